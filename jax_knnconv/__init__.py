@@ -1,0 +1,1 @@
+"""Convolution over any neighbourhood, at the speed of a matrix product, in JAX."""

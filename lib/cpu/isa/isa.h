@@ -1,0 +1,53 @@
+// The inner loops of the CPU backend, compiled once per instruction set and chosen once per process.
+//
+// Everything hot is behind this table. A file that is compiled for AVX may hold nothing that another file could also
+// instantiate (standard containers, inline functions): the linker keeps one copy, and it could be the AVX one.
+#pragma once
+
+#include <cstdint>
+
+#include "common/ffi.h"
+
+namespace knnconv::cpu {
+
+// A stretch of consecutive k-steps of one tile product.
+struct Segment {
+  const float* b;  // [length, tile_columns], contiguous
+  int32_t a;       // first k-step in the A tile
+  int32_t length;
+};
+
+struct Isa {
+  const char* name;
+
+  // c[r, :] (+)= sum over segments s, k:  a[r * kTileDepthStride + s.a + k] * s.b[k, :]
+  // rows in [1, tile_rows]; c is [rows, tile_columns] with row stride ldc; sums fp32, k ascending.
+  void (*tile_product)(const float* a, const Segment* segments, int count, int rows, float* c, int64_t ldc,
+                       bool accumulate);
+  int tile_rows;
+  int tile_columns;
+
+  // c[r, :] += sum over k < depth:  a[k * lda + r] * b[k * ldb + :]
+  // rows in [1, outer_rows]; c is [rows, outer_columns] with row stride ldc; sums fp32, k ascending.
+  void (*outer_product)(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t depth, int rows, float* c,
+                        int64_t ldc);
+  int outer_rows;
+  int outer_columns;
+
+  // dst[i] = float(src[i]), by Dtype of src.
+  void (*load[kDtypes])(const void* src, int64_t n, float* dst);
+  // dst[i] = float(round_to_dtype(src[i])) for fp32 src, by Dtype rounded to; round to nearest even.
+  void (*load_rounded[kDtypes])(const float* src, int64_t n, float* dst);
+  // dst[i] = round_to_dtype(src[i]), by Dtype of dst; round to nearest even.
+  void (*store[kDtypes])(const float* src, int64_t n, void* dst);
+};
+
+// k-steps that one A tile holds a row; the row stride adds 16 so that rows do not share a cache set.
+inline constexpr int kTileDepth = 256;
+inline constexpr int kTileDepthStride = kTileDepth + 16;
+
+// The widest instruction set that this processor and the build share.
+// The environment variable JAX_KNNCONV_CPU_ISA (avx512, avx2, plain) asks for a narrower one; read once.
+const Isa& ActiveIsa();
+
+}  // namespace knnconv::cpu

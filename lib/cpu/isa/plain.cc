@@ -1,0 +1,3 @@
+#define KNNCONV_ISA plain
+#define KNNCONV_ISA_NAME "plain"
+#include "cpu/isa/kernels.inc"

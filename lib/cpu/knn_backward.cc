@@ -1,0 +1,8 @@
+#include "cpu/handlers.h"
+
+namespace knnconv::cpu {
+namespace {
+ffi::Error Run() { return ffi::Error(ffi::ErrorCode::kUnimplemented, "knn_backward"); }
+}  // namespace
+XLA_FFI_DEFINE_HANDLER_SYMBOL(KnnBackward, Run, ffi::Ffi::Bind());
+}  // namespace knnconv::cpu
