@@ -1,1 +1,39 @@
-"""Convolution over any neighbourhood, at the speed of a matrix product, in JAX."""
+"""Convolution over any neighbourhood, at the speed of a matrix product, in JAX.
+
+    y[b, n, :] = bias + sum over taps (src, slot) of n:  x[b, src, :] @ weight[slot]
+
+`conv2d` is the dense case, where taps are arithmetic; `knn_conv` reads them from a `NeighborTable`.
+"""
+
+from jax_knnconv._dispatch import FallbackWarning
+from jax_knnconv.builders import grid_table, knn_table, radius_table, submanifold_table
+from jax_knnconv.cast import cast_operands
+from jax_knnconv.config import KernelConfig
+from jax_knnconv.conv2d import conv2d, conv2d_dinput, conv2d_dweight
+from jax_knnconv.doctor import doctor
+from jax_knnconv.interop import from_fovi, from_linear
+from jax_knnconv.knn import knn_backward, knn_conv, knn_dinput, knn_dweight
+from jax_knnconv.table import NeighborTable
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FallbackWarning",
+    "KernelConfig",
+    "NeighborTable",
+    "cast_operands",
+    "conv2d",
+    "conv2d_dinput",
+    "conv2d_dweight",
+    "doctor",
+    "from_fovi",
+    "from_linear",
+    "grid_table",
+    "knn_backward",
+    "knn_conv",
+    "knn_dinput",
+    "knn_dweight",
+    "knn_table",
+    "radius_table",
+    "submanifold_table",
+]

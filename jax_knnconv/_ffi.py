@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pathlib
+import re
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
+import jaxlib
 
 # jax names platforms in lower case when it lowers; XLA's FFI registry spells them as below, and exactly so.
 FFI_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA", "rocm": "ROCM"}
@@ -34,7 +38,12 @@ class Backend(NamedTuple):
 
     module: ModuleType | None
     targets: frozenset[str]
+    implementations: frozenset[str]  # which kernels it holds: "cpu", or "wmma" and "hopper"
     reason: str | None
+
+
+def _missing(reason: str) -> Backend:
+    return Backend(None, frozenset(), frozenset(), reason)
 
 
 def target_name(operation: str) -> str:
@@ -43,20 +52,53 @@ def target_name(operation: str) -> str:
 
 
 @functools.cache
+def runtime_version() -> tuple[int, int] | None:
+    """XLA FFI (major, minor) of the installed jaxlib, from the headers that it ships; None if it ships none."""
+    header = pathlib.Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
+    try:
+        numbers = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
+        return int(numbers["MAJOR"]), int(numbers["MINOR"])
+    except (OSError, KeyError):
+        return None
+
+
+_loaded: dict[str, Backend] = {}
+
+
 def load_backend(platform: str) -> Backend:
-    """Load a platform's module and register its targets, once a process."""
+    """Load a platform's module and register its targets; once a process, unless it failed."""
+    if platform not in _loaded:
+        backend = _load(platform)
+        if backend.reason is not None:
+            return backend
+        _loaded[platform] = backend
+    return _loaded[platform]
+
+
+def _load(platform: str) -> Backend:
     if platform not in FFI_PLATFORMS:
-        return Backend(None, frozenset(), f"jax_knnconv has no compiled module for platform {platform!r}")
+        return _missing(f"jax_knnconv has no compiled module for platform {platform!r}")
     try:
         module = importlib.import_module(f"jax_knnconv._{platform}")
     except ImportError as error:
-        return Backend(None, frozenset(), f"the compiled module jax_knnconv._{platform} does not load: {error}")
+        return _missing(f"the compiled module jax_knnconv._{platform} does not load: {error}")
+    built, runtime = tuple(module.ffi_version()), runtime_version()
+    if runtime is not None and (built[0] != runtime[0] or built[1] > runtime[1]):
+        return _missing(
+            f"jax_knnconv._{platform} was built for XLA FFI {built[0]}.{built[1]}, but the installed jaxlib "
+            f"{jaxlib.__version__} speaks {runtime[0]}.{runtime[1]}: build against an older jaxlib or install a newer one"
+        )
     targets = module.registrations()
     for name, handler in targets.items():
         jax.ffi.register_ffi_target(name, handler, platform=FFI_PLATFORMS[platform], api_version=1)
-    return Backend(module, frozenset(targets), None)
+    return Backend(module, frozenset(targets), frozenset(module.implementations()), None)
 
 
 def lower_call(operation: str, ctx: Any, *operands: Any, **attributes: Any) -> Any:
     """Emit the custom call of an operation inside a lowering rule."""
     return jax.ffi.ffi_lowering(target_name(operation))(ctx, *operands, **attributes)
+
+
+def call(operation: str, results: Sequence[jax.ShapeDtypeStruct], *operands: Any, **attributes: Any) -> Any:
+    """Call a target directly, without any of the layers above it."""
+    return jax.ffi.ffi_call(target_name(operation), tuple(results))(*operands, **attributes)

@@ -1,0 +1,242 @@
+"""Handler calls of one operation, dense or KNN: shapes, workspace and the labels by which operands may be sharded.
+
+Dense and KNN calls differ in their fixed dimensions, in whether a table comes along and in their attributes; all that
+is in `Operation`. The rest, groups, batch, bias, partial sums over a mesh, is the same and stands here once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_knnconv._bilinear import Calls
+from jax_knnconv._dispatch import Handler, handler_primitive
+from jax_knnconv._partition import Labels, add_over, is_first, partitioned
+from jax_knnconv._primitive import ABSENT, is_absent, sum_groups
+
+_PANEL = 64  # packed weights are padded to this many columns
+_PARTIAL_ELEMENTS = 1 << 21  # of all slices of dweight's partial sums together (8 MiB), unless one alone is larger
+_MOST_SLICES = 16
+
+
+class Pass(NamedTuple):
+    """One pass of an operation: which table operands its handler takes, and the handler's own parameters."""
+
+    table: tuple[int, ...]  # positions in the table's operands
+    table_labels: tuple[tuple[str, ...], ...]
+    attributes: Callable[[Any], dict[str, Any]]  # of the spec
+    fallback: Callable[..., Any]
+
+
+class Operation(NamedTuple):
+    """What tells one operation from another."""
+
+    name: str
+    inputs: tuple[str, ...]  # labels of x's fixed dimensions before the channels
+    outputs: tuple[str, ...]  # of y's
+    slots: tuple[str, ...]  # of weight's
+    forward: Pass
+    dinput: Pass
+    dweight: Pass
+
+
+def group_sizes(rank: int, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The broadcast sizes of the group dimensions."""
+    sizes: list[Any] = [1] * rank
+    for operand in operands:
+        if not is_absent(operand):
+            sizes = [have if size == 1 else size for size, have in zip(sizes, operand.shape, strict=False)]
+    return tuple(sizes)
+
+
+def _struct(shape: Sequence[Any], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(shape), dtype)
+
+
+def packed_weights(w: Any, *, reduced: int, columns: int, rank: int) -> jax.ShapeDtypeStruct:
+    """Room for weights as float32 panels: one matrix [reduced, columns padded] a slot and group."""
+    slots = 1
+    for size in (*w.shape[:rank], *w.shape[rank:-2]):
+        slots = slots * size
+    return _struct((slots * reduced * (-(-columns // _PANEL) * _PANEL),), jnp.float32)
+
+
+def partial_sums(weight_size: int, columns: int) -> jax.ShapeDtypeStruct:
+    """Room for dweight's slices. Their number follows from static shapes alone, so that no result depends on the machine."""
+    one = weight_size + columns
+    slices = max(1, min(_MOST_SLICES, _PARTIAL_ELEMENTS // max(one, 1)))
+    return _struct((slices, one), jnp.float32)
+
+
+def label_operands(rank: int, parts: Sequence[tuple[Any, Sequence[str]]]) -> tuple[tuple[str, ...], ...]:
+    """Labels of operands given as (operand, labels of the dimensions after the groups)."""
+    sizes = group_sizes(rank, [operand for operand, _ in parts])
+    found = []
+    for position, (operand, rest) in enumerate(parts):
+        if is_absent(operand):
+            found.append((f"absent{position}",))
+            continue
+        groups = [
+            f"g{i}" if operand.shape[i] == size else f"g{i}shared{position}"
+            for i, size in zip(range(rank), sizes, strict=True)
+        ]
+        found.append((*groups, *rest))
+    return tuple(found)
+
+
+def kept_labels(labels: Sequence[Sequence[str]], *more: str) -> frozenset[str]:
+    """The labels of groups and batch, and some more."""
+    kinds = {name for names in labels for name in names if name[0] in "gb" and "shared" not in name}
+    return frozenset(kinds | set(more))
+
+
+def make_calls(op: Operation) -> Calls:
+    """The traceable forward, dinput and dweight of an operation."""
+    x_rank, y_rank, w_rank = len(op.inputs) + 1, len(op.outputs) + 1, len(op.slots) + 2
+
+    def batch_labels(operand: Any, rank: int, fixed: int) -> tuple[str, ...]:
+        return tuple(f"b{i}" for i in range(operand.ndim - rank - fixed))
+
+    # ---- forward -------------------------------------------------------------------------------------------------
+
+    def forward_results(x: Any, w: Any, bias: Any, *table: Any, spec: Any, out_dtype: Any, group_rank: int) -> Any:
+        groups = group_sizes(group_rank, (x, w, bias, *table))
+        outputs = spec.output_dims if not table else (table[0].shape[-2],)
+        return [_struct((*groups, *x.shape[group_rank : x.ndim - x_rank], *outputs, w.shape[-1]), out_dtype)]
+
+    forward_handler = handler_primitive(
+        Handler(
+            operation=f"{op.name}_forward",
+            results=forward_results,
+            workspace=lambda x, w, *rest, group_rank, **static: [
+                packed_weights(w, reduced=w.shape[-2], columns=w.shape[-1], rank=group_rank)
+            ],
+            attributes=lambda *operands, spec, **static: op.forward.attributes(spec),
+            fallback=lambda x, w, bias, *table, spec, out_dtype, group_rank: [
+                op.forward.fallback(x, w, bias, *table, spec=spec, out_dtype=out_dtype)
+            ],
+        )
+    )
+
+    def forward(x: Any, w: Any, bias: Any, *table: Any, spec: Any, out_dtype: Any, group_rank: int) -> Any:
+        used = [table[i] for i in op.forward.table]
+        batch = batch_labels(x, group_rank, x_rank)
+        operands = (x, w, bias, *used)
+        after = [(*batch, *op.inputs, "c"), (*op.slots, "c", "o"), ("o",), *op.forward.table_labels]
+        names = label_operands(group_rank, list(zip(operands, after, strict=True)))
+        result = (*(f"g{i}" for i in range(group_rank)), *batch, *op.outputs, "o")
+        rows = op.outputs if used else ()
+        labels = Labels(names, (result,), kept=kept_labels(names, "o", *rows), summed=frozenset(["c"]))
+
+        def local(x: Any, w: Any, bias: Any, *used: Any, summed_over: Sequence[str]) -> Any:
+            params = {"spec": spec, "group_rank": group_rank, "implementation": spec.implementation}
+            if not summed_over:
+                return forward_handler.bind(x, w, bias, *used, out_dtype=out_dtype, **params)
+            bias = jnp.where(is_first(summed_over), bias, 0)
+            return add_over(
+                forward_handler.bind(x, w, bias, *used, out_dtype=jnp.dtype(jnp.float32), **params),
+                summed_over,
+                [out_dtype],
+            )
+
+        return partitioned(local, labels, operands)
+
+    # ---- dinput --------------------------------------------------------------------------------------------------
+
+    def dinput_results(g: Any, w: Any, *table: Any, spec: Any, out_dtype: Any, group_rank: int) -> Any:
+        groups = group_sizes(group_rank, (g, w, *table))
+        return [_struct((*groups, *g.shape[group_rank : g.ndim - y_rank], *spec.input_dims, w.shape[-2]), out_dtype)]
+
+    dinput_handler = handler_primitive(
+        Handler(
+            operation=f"{op.name}_dinput",
+            results=dinput_results,
+            workspace=lambda g, w, *rest, group_rank, **static: [
+                packed_weights(w, reduced=w.shape[-1], columns=w.shape[-2], rank=group_rank)
+            ],
+            attributes=lambda *operands, spec, **static: op.dinput.attributes(spec),
+            fallback=lambda g, w, *table, spec, out_dtype, group_rank: [
+                op.dinput.fallback(g, w, *table, spec=spec, out_dtype=out_dtype)
+            ],
+        )
+    )
+
+    def dinput(g: Any, w: Any, *table: Any, spec: Any, out_dtype: Any, group_rank: int) -> Any:
+        used = [table[i] for i in op.dinput.table]
+        batch = batch_labels(g, group_rank, y_rank)
+        operands = (g, w, *used)
+        after = [(*batch, *op.outputs, "o"), (*op.slots, "c", "o"), *op.dinput.table_labels]
+        names = label_operands(group_rank, list(zip(operands, after, strict=True)))
+        result = (*(f"g{i}" for i in range(group_rank)), *batch, *op.inputs, "c")
+        labels = Labels(names, (result,), kept=kept_labels(names, "c"), summed=frozenset(["o"]))
+
+        def local(g: Any, w: Any, *used: Any, summed_over: Sequence[str]) -> Any:
+            params = {"spec": spec, "group_rank": group_rank, "implementation": spec.implementation}
+            if not summed_over:
+                return dinput_handler.bind(g, w, *used, out_dtype=out_dtype, **params)
+            return add_over(
+                dinput_handler.bind(g, w, *used, out_dtype=jnp.dtype(jnp.float32), **params), summed_over, [out_dtype]
+            )
+
+        return partitioned(local, labels, operands)
+
+    # ---- dweight -------------------------------------------------------------------------------------------------
+
+    def dweight_results(x: Any, g: Any, *table: Any, spec: Any, out_dtype: Any, groups: Any, with_bias: bool) -> Any:
+        db = (*groups, g.shape[-1]) if with_bias else ABSENT
+        return [_struct((*groups, *spec.slot_dims, x.shape[-1], g.shape[-1]), out_dtype), _struct(db, jnp.float32)]
+
+    def dweight_workspace(x: Any, g: Any, *table: Any, spec: Any, **static: Any) -> Any:
+        size = x.shape[-1] * g.shape[-1]
+        for slots in spec.slot_dims:
+            size *= slots
+        return [partial_sums(size, g.shape[-1])]
+
+    def dweight_fallback(x: Any, g: Any, *table: Any, spec: Any, out_dtype: Any, groups: Any, with_bias: bool) -> Any:
+        wide = jnp.float32 if group_sizes(len(groups), (x, g, *table)) != groups else out_dtype
+        dw, db = op.dweight.fallback(
+            x, g, *table, spec=spec, out_dtype=wide, group_rank=len(groups), with_bias=with_bias
+        )
+        return sum_groups(dw, groups, out_dtype), sum_groups(db, groups, jnp.float32) if with_bias else db
+
+    dweight_handler = handler_primitive(
+        Handler(
+            operation=f"{op.name}_dweight",
+            results=dweight_results,
+            workspace=dweight_workspace,
+            attributes=lambda *operands, spec, **static: op.dweight.attributes(spec),
+            fallback=dweight_fallback,
+        )
+    )
+
+    def dweight(x: Any, g: Any, *table: Any, spec: Any, out_dtype: Any, groups: Any, with_bias: bool) -> Any:
+        rank = len(groups)
+        used = [table[i] for i in op.dweight.table]
+        batch = batch_labels(x, rank, x_rank)
+        operands = (x, g, *used)
+        after = [(*batch, *op.inputs, "c"), (*batch, *op.outputs, "o"), *op.dweight.table_labels]
+        names = label_operands(rank, list(zip(operands, after, strict=True)))
+        sizes = group_sizes(rank, operands)
+        shared = {f"g{i}" for i in range(rank) if groups[i] == 1 and sizes[i] != 1}
+        result_groups = tuple(f"g{i}" if f"g{i}" not in shared else f"g{i}result" for i in range(rank))
+        results = ((*result_groups, *op.slots, "c", "o"), (*result_groups, "o") if with_bias else ("no_db",))
+        labels = Labels(
+            names,
+            results,
+            kept=kept_labels(names, "c", "o") - shared - set(batch),
+            summed=frozenset(shared | set(batch)),
+        )
+
+        def local(x: Any, g: Any, *used: Any, summed_over: Sequence[str]) -> Any:
+            params = {"spec": spec, "groups": groups, "with_bias": with_bias, "implementation": spec.implementation}
+            if not summed_over:
+                return dweight_handler.bind(x, g, *used, out_dtype=out_dtype, **params)
+            partial = dweight_handler.bind(x, g, *used, out_dtype=jnp.dtype(jnp.float32), **params)
+            return add_over(partial, summed_over, [out_dtype, jnp.float32])
+
+        return partitioned(local, labels, operands)
+
+    return Calls(forward, dinput, dweight)

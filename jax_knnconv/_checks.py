@@ -1,0 +1,88 @@
+"""Checks shared by the public operations. Each error names the argument, what was given and what was expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_knnconv._dispatch import IMPLEMENTATIONS
+from jax_knnconv.config import KernelConfig
+
+
+def implementation(value: Any) -> str:
+    """The name of an implementation."""
+    if value not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation must be one of {', '.join(map(repr, IMPLEMENTATIONS))}, got {value!r}")
+    return value
+
+
+def config(value: Any) -> KernelConfig | None:
+    """A kernel config or None."""
+    if value is not None and not isinstance(value, KernelConfig):
+        raise TypeError(f"config must be a KernelConfig or None, got {type(value).__name__}")
+    return value
+
+
+def rank(name: str, value: Any, at_least: int, layout: str) -> None:
+    """An operand with at least so many dimensions."""
+    if value.ndim < at_least:
+        raise ValueError(f"{name} must be {layout}, at least {at_least} dimensions; got shape {tuple(value.shape)}")
+
+
+def exact_rank(name: str, value: Any, expected: int, layout: str) -> None:
+    """An operand with exactly so many dimensions."""
+    if value.ndim != expected:
+        raise ValueError(f"{name} must be {layout}, {expected} dimensions; got shape {tuple(value.shape)}")
+
+
+def same(name: str, got: Any, other: str, expected: Any) -> None:
+    """Two sizes that must agree."""
+    if got != expected:
+        raise ValueError(f"{name} must equal {other}: got {got}, expected {expected}")
+
+
+def bias(value: Any, columns: Any) -> None:
+    """A bias of one value an output channel."""
+    if value is not None and tuple(value.shape) != (columns,):
+        raise ValueError(f"bias must have shape ({columns},), one value an output channel; got {tuple(value.shape)}")
+
+
+def sizes(name: str, value: Any, expected: int) -> tuple[int, ...]:
+    """A shape of so many non-negative ints."""
+    try:
+        found = tuple(value)
+    except TypeError:
+        found = ()
+    if len(found) != expected or not all(isinstance(v, (int, np.integer)) and v >= 0 for v in found):
+        raise ValueError(f"{name} must be {expected} non-negative ints, got {value!r}")
+    return tuple(int(v) for v in found)
+
+
+def pair(name: str, value: Any) -> tuple[int, int]:
+    """One positive int for both spatial dimensions, or one each."""
+    entries = (value, value) if isinstance(value, (int, np.integer)) else value
+    try:
+        entries = tuple(entries)
+    except TypeError:
+        entries = ()
+    if len(entries) != 2 or not all(
+        isinstance(v, (int, np.integer)) and not isinstance(v, bool) and v >= 1 for v in entries
+    ):
+        raise ValueError(f"{name} must be a positive int or a pair of them, got {value!r}")
+    return int(entries[0]), int(entries[1])
+
+
+def vary_together(*arrays: Any) -> tuple[Any, ...]:
+    """Inside shard_map, operands that vary over the same manual axes: a replicated one is cast to vary.
+
+    Done before anything is differentiated: the transpose of that cast is the sum over devices of a replicated operand's
+    gradient.
+    """
+    axes = [getattr(jax.typeof(a), "vma", frozenset()) if a is not None else frozenset() for a in arrays]
+    union = frozenset().union(*axes)
+    return tuple(
+        a if a is None or not union - have else jax.lax.pcast(a, tuple(sorted(union - have)), to="varying")
+        for a, have in zip(arrays, axes, strict=True)
+    )

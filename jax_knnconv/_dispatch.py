@@ -1,0 +1,129 @@
+"""Which implementation a call runs: decided when a program is lowered, from the platform it is lowered for.
+
+A *handler primitive* stands for one call of a compiled handler. It has no derivative rules: those belong to the
+primitives of `_bilinear.py` that contain it. Its lowering asks whether the compiled path can run on that platform and
+emits the custom call, or warns once and emits the pure-JAX implementation instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from jax_knnconv import _ffi, _smoke
+
+IMPLEMENTATIONS = ("auto", "xla", "cpu", "wmma", "hopper")
+
+# The platforms on which a named implementation exists.
+_PLATFORMS_OF = {"auto": ("cpu", "cuda", "rocm"), "cpu": ("cpu",), "wmma": ("cuda", "rocm"), "hopper": ("cuda",)}
+
+
+class FallbackWarning(RuntimeWarning):
+    """A compiled kernel cannot run here; the pure-JAX implementation takes its place."""
+
+
+class Handler(NamedTuple):
+    """One compiled handler and the pure-JAX function that computes the same.
+
+    Static parameters are passed to every callable by keyword.
+    """
+
+    operation: str
+    results: Callable[..., Sequence[jax.ShapeDtypeStruct]]  # (*operands, **static) -> shapes of the results
+    workspace: Callable[..., Sequence[jax.ShapeDtypeStruct]]  # further results that only the handler needs
+    attributes: Callable[..., dict[str, Any]]
+    fallback: Callable[..., Sequence[jax.Array]]  # (*operands, **static) -> results
+
+
+_lock = threading.Lock()
+_proven: set[tuple[str, str, str]] = set()  # (platform, device kind, operation) whose smoke call was right
+_warned: set[tuple[str, str]] = set()  # (platform, reason) already told, until the path works again
+
+
+def why_not(operation: str, platform: str, implementation: str = "auto") -> str | None:
+    """The reason why a compiled operation cannot run on a platform, or None if it can.
+
+    Success is remembered for each kind of device; a failure is looked at again every time, so that a path that works
+    again is used again.
+    """
+    if platform not in _PLATFORMS_OF[implementation]:
+        return f"implementation {implementation!r} does not exist on platform {platform!r}"
+    backend = _ffi.load_backend(platform)
+    if backend.reason is not None:
+        return backend.reason
+    if _ffi.target_name(operation) not in backend.targets:
+        return f"target {_ffi.target_name(operation)!r} is not registered for platform {platform!r}"
+    if implementation not in ("auto", "cpu") and implementation not in backend.implementations:
+        return f"the {platform} module was built without the {implementation!r} kernels"
+    try:
+        device = jax.local_devices(backend=platform)[0]
+    except RuntimeError:
+        return None  # lowered for another machine: there is no device here to ask
+    key = (platform, device.device_kind, operation)
+    with _lock:
+        if key in _proven:
+            return None
+    failure = _smoke.run(operation, device)
+    with _lock:
+        if failure is None:
+            _proven.add(key)
+            _warned.difference_update({entry for entry in _warned if entry[0] == platform})
+    return failure
+
+
+def _warn_once(operation: str, platform: str, reason: str) -> None:
+    with _lock:
+        if (platform, reason) in _warned:
+            return
+        _warned.add((platform, reason))
+    warnings.warn(
+        f"jax_knnconv: the compiled {operation} cannot run on {platform}: {reason}. "
+        'Using the pure-JAX implementation ("xla") instead.',
+        FallbackWarning,
+        stacklevel=2,
+    )
+
+
+def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementation: str, **static: Any) -> Any:
+    if implementation != "xla":
+        reason = why_not(handler.operation, platform, implementation)
+        if reason is None:
+            extra = handler.workspace(*ctx.avals_in, **static)
+            full = ctx.replace(avals_out=[*ctx.avals_out, *(jax.core.ShapedArray(s.shape, s.dtype) for s in extra)])
+            values = _ffi.lower_call(handler.operation, full, *operands, **handler.attributes(*ctx.avals_in, **static))
+            return values[: len(ctx.avals_out)]
+        _warn_once(handler.operation, platform, reason)
+    return mlir.lower_fun(functools.partial(handler.fallback, **static), multiple_results=True)(ctx, *operands)
+
+
+def handler_primitive(handler: Handler) -> Primitive:
+    """The primitive of one handler call, lowered by platform."""
+    primitive = Primitive(f"{handler.operation}_call")
+    primitive.multiple_results = True
+
+    def abstract_eval(*operands: Any, implementation: str, **static: Any) -> list[Any]:
+        del implementation
+        varying: frozenset[str] = frozenset().union(*(getattr(operand, "vma", frozenset()) for operand in operands))
+        return [
+            jax.core.ShapedArray(s.shape, s.dtype, **({"vma": varying} if varying else {}))
+            for s in handler.results(*operands, **static)
+        ]
+
+    primitive.def_abstract_eval(abstract_eval)
+    for platform in _ffi.FFI_PLATFORMS:
+        mlir.register_lowering(primitive, functools.partial(_lower, handler, platform), platform=platform)
+
+    def lower_elsewhere(ctx: Any, *operands: Any, implementation: str, **static: Any) -> Any:
+        if implementation not in ("auto", "xla"):
+            _warn_once(handler.operation, "this platform", f"implementation {implementation!r} does not exist on it")
+        return mlir.lower_fun(functools.partial(handler.fallback, **static), multiple_results=True)(ctx, *operands)
+
+    mlir.register_lowering(primitive, lower_elsewhere)
+    return primitive

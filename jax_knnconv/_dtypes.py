@@ -1,0 +1,72 @@
+"""Which element types a call takes, computes in and gives back."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_FLOATS = tuple(jnp.dtype(t) for t in (jnp.float32, jnp.float16, jnp.bfloat16))
+_SIXTEEN = _FLOATS[1:]
+_NAMES = "float32, float16 or bfloat16"
+
+
+class Dtypes(NamedTuple):
+    """Operands are rounded to `compute`; sums are float32; results are rounded once to `out`."""
+
+    compute: Any
+    out: Any
+
+
+def as_operand(name: str, value: Any) -> Any:
+    """An array of one of the three floating types: integers, bools and float64 become float32."""
+    if not hasattr(value, "dtype"):
+        value = np.asarray(value)
+    dtype = jnp.dtype(value.dtype)
+    if dtype in _FLOATS:
+        return value if isinstance(value, jax.Array) else jnp.asarray(value)
+    if dtype == jnp.float64 or jnp.issubdtype(dtype, jnp.integer) or dtype == jnp.bool_:
+        return jnp.asarray(value).astype(jnp.float32)
+    raise TypeError(f"{name} must be {_NAMES} (integers, bool and float64 are rounded to float32), got {dtype}")
+
+
+def check_dtype(name: str, dtype: Any) -> Any:
+    """A dtype argument as one of the three floating types."""
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"{name} must be {_NAMES}, got {dtype!r}") from error
+    if found not in _FLOATS:
+        raise TypeError(f"{name} must be {_NAMES}, got {found}")
+    return found
+
+
+def resolve(
+    operands: dict[str, Any], *, compute_dtype: Any = None, preferred_element_type: Any = None, precision: Any = None
+) -> Dtypes:
+    """The dtypes of a call from its operands by name; the first one leads, bias takes no part."""
+    check_precision(precision)
+    (lead_name, lead), *others = operands.items()
+    compute = lead.dtype if compute_dtype is None else check_dtype("compute_dtype", compute_dtype)
+    for name, value in ((lead_name, lead), *others):
+        if compute in _SIXTEEN and value.dtype in _SIXTEEN and value.dtype != compute:
+            source = f"{lead_name} is {compute}" if compute_dtype is None else f"compute_dtype is {compute}"
+            raise TypeError(f"{name} must be float32 or {compute}, since {source}; got {value.dtype}")
+    out = (
+        lead.dtype if preferred_element_type is None else check_dtype("preferred_element_type", preferred_element_type)
+    )
+    return Dtypes(jnp.dtype(compute), jnp.dtype(out))
+
+
+def check_precision(precision: Any) -> None:
+    """Accept what `jax.lax` accepts. Sums here are at least as precise as any setting asks, so none changes a result."""
+    for entry in precision if isinstance(precision, tuple) else (precision,):
+        try:
+            if entry is not None:
+                jax.lax.Precision(entry)
+        except ValueError as error:
+            raise ValueError(
+                f"precision must be None, a jax.lax.Precision, its name, or a pair of them, got {precision!r}"
+            ) from error

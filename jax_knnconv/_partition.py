@@ -1,0 +1,154 @@
+"""Keeps sharded operands sharded: one labelled description of a call serves every kind of mesh.
+
+Each dimension of each operand and result bears a label. Equal labels are equal indices, as in einsum. A label in `kept`
+may stay sharded; a label in `summed` may too, and then the results are added over its mesh axes. Every other dimension
+is replicated before the call.
+
+* Auto mesh axes: custom_partitioning, the partitioner asks when the program is compiled.
+* Explicit mesh axes: shard_map over them, from the shardings that the types show.
+* Inside shard_map (Manual axes), or with one device: the plain call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+
+class Labels(NamedTuple):
+    """The dimensions of a call. `kept` and `summed` are disjoint."""
+
+    operands: tuple[tuple[str, ...], ...]
+    results: tuple[tuple[str, ...], ...]
+    kept: frozenset[str]
+    summed: frozenset[str]
+
+
+# local(operands, axes): the results of one shard. `axes` are the mesh axes over which the caller then adds results: if
+# there are any, results are partial sums in float32, and what is added once (a bias) is added where `first` is true.
+LocalCall = Callable[..., Sequence[jax.Array]]
+
+
+def _explicit_spec(aval: Any) -> PartitionSpec | None:
+    sharding = getattr(aval, "sharding", None)
+    if sharding is None or sharding.mesh.empty:
+        return None
+    explicit = {
+        n for n, t in zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True) if t == AxisType.Explicit
+    }
+    return sharding.spec if explicit else None
+
+
+def _inside_shard_map() -> bool:
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and any(t == AxisType.Manual for t in mesh.axis_types)
+
+
+def _axes(entry: Any) -> tuple[str, ...]:
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def _assign(labels: Labels, specs: Sequence[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
+    """The mesh axes of each label: the first operand that shards it decides, and an axis serves one label only."""
+    chosen: dict[str, tuple[str, ...]] = {}
+    taken: set[str] = set()
+    for names, spec in zip(labels.operands, specs, strict=True):
+        for name, entry in zip(names, tuple(spec) + (None,) * (len(names) - len(spec)), strict=True):
+            axes = _axes(entry)
+            if axes and name in labels.kept | labels.summed and name not in chosen and not taken & set(axes):
+                chosen[name] = axes
+                taken.update(axes)
+    return chosen
+
+
+def _spec(names: Sequence[str], chosen: dict[str, tuple[str, ...]]) -> PartitionSpec:
+    return PartitionSpec(*(chosen.get(name) for name in names))
+
+
+def _run_local(local: LocalCall, labels: Labels, chosen: dict[str, tuple[str, ...]], operands: Sequence[Any]) -> Any:
+    axes = tuple(axis for label in sorted(labels.summed) for axis in chosen.get(label, ()))
+    return tuple(local(*operands, summed_over=axes))
+
+
+def partitioned(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Sequence[jax.Array]:
+    """Call `local` on the operands' shards, with results sharded as their labels say."""
+    if _inside_shard_map():
+        return _run_local(local, labels, {}, operands)
+    specs = [_explicit_spec(jax.typeof(operand)) for operand in operands]
+    if any(spec is not None for spec in specs):
+        return _explicit(local, labels, operands, [() if spec is None else spec for spec in specs])
+    if jax.device_count() == 1:
+        return _run_local(local, labels, {}, operands)
+    return _auto(local, labels, operands)
+
+
+def _explicit(local: LocalCall, labels: Labels, operands: Sequence[Any], specs: Sequence[Any]) -> Sequence[jax.Array]:
+    mesh = next(s.mesh for o in operands if not (s := jax.typeof(o).sharding).mesh.empty)
+    explicit = {n for n, t in zip(mesh.axis_names, mesh.axis_types, strict=True) if t == AxisType.Explicit}
+    chosen = _assign(labels, specs)
+    in_specs = tuple(_spec(names, chosen) for names in labels.operands)
+    out_specs = tuple(_spec(names, chosen) for names in labels.results)
+    resharded = [jax.sharding.reshard(o, NamedSharding(mesh, spec)) for o, spec in zip(operands, in_specs, strict=True)]
+    return jax.shard_map(
+        lambda *shards: _run_local(local, labels, chosen, shards),
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        axis_names=explicit,
+    )(*resharded)
+
+
+def _auto(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Sequence[jax.Array]:
+    factors = dict.fromkeys(name for names in (*labels.operands, *labels.results) for name in names)
+    sizes = dict(
+        (name, size)
+        for names, operand in zip(labels.operands, operands, strict=True)
+        for name, size in zip(names, operand.shape, strict=True)
+    )
+    rule = f"{_side(labels.operands)} -> {_side(labels.results)}"
+    replicated = tuple(name for name in factors if name not in labels.kept | labels.summed)
+
+    def shardings(mesh: Any, arg_shapes: Any) -> tuple[dict[str, tuple[str, ...]], list[Any], tuple[Any, ...]]:
+        chosen = _assign(labels, [tuple(shape.sharding.spec) for shape in arg_shapes])
+        for name in list(chosen):  # shards are of equal size
+            if name in sizes and sizes[name] % math.prod(mesh.shape[axis] for axis in chosen[name]):
+                del chosen[name]
+        arguments = [NamedSharding(mesh, _spec(names, chosen)) for names in labels.operands]
+        return chosen, arguments, tuple(NamedSharding(mesh, _spec(names, chosen)) for names in labels.results)
+
+    def partition(mesh: Any, arg_shapes: Any, result_shapes: Any) -> Any:
+        del result_shapes
+        chosen, arguments, results = shardings(mesh, arg_shapes)
+        return mesh, lambda *shards: _run_local(local, labels, chosen, shards), results, tuple(arguments)
+
+    @custom_partitioning
+    def call(*args: Any) -> Any:
+        return _run_local(local, labels, {}, args)
+
+    call.def_partition(
+        partition=partition,
+        infer_sharding_from_operands=lambda mesh, arg_shapes, result_shapes: shardings(mesh, arg_shapes)[2],
+        sharding_rule=rule,
+        need_replication_factors=replicated,
+    )
+    return call(*operands)
+
+
+def _side(names: Sequence[Sequence[str]]) -> str:
+    return ", ".join(" ".join(dims) for dims in names)
+
+
+def add_over(values: Sequence[jax.Array], axes: Sequence[str], dtypes: Sequence[Any]) -> tuple[jax.Array, ...]:
+    """Partial float32 sums added over mesh axes, rounded once."""
+    return tuple(jax.lax.psum(v, tuple(axes)).astype(d) for v, d in zip(values, dtypes, strict=True))
+
+
+def is_first(axes: Sequence[str]) -> jax.Array:
+    """Whether this shard is the first along all of the axes."""
+    return jnp.stack([jax.lax.axis_index(axis) == 0 for axis in axes]).all()

@@ -1,0 +1,71 @@
+"""Tile geometry of the tensor-core kernels, for those who want to force one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+_FRAGMENT = 16  # rows, columns and depth of one tensor-core fragment
+_MULTIPLES = {
+    "bm": _FRAGMENT,
+    "bn": _FRAGMENT,
+    "bk": _FRAGMENT,
+    "rb": 1,
+    "wm": _FRAGMENT,
+    "wn": _FRAGMENT,
+    "ksteps": 1,
+    "ksplit": 1,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelConfig:
+    """Tile geometry of a tensor-core kernel: y tile [bm, bn] = sum over depth steps of bk.
+
+    Fields left None are chosen by shape. A config belongs to the tensor-core implementations: where another one runs
+    (``"cpu"``, ``"xla"``), it has no tiles to set and is not looked at.
+
+    Attributes:
+        bm: rows of a thread block's tile, a multiple of 16.
+        bn: columns of a thread block's tile, a multiple of 16.
+        bk: depth of one staged step, a multiple of 16.
+        rb: batch tiles multiplied against one staged weight tile.
+        wm: rows of one warp's tile, a multiple of 16 that divides bm.
+        wn: columns of one warp's tile, a multiple of 16 that divides bn.
+        ksteps: depth steps held in shared memory at once.
+        ksplit: slices of a split sum; 1 is unsplit.
+        async_copy: stage with asynchronous copies.
+        vec: stage 16 bytes at a time where alignment allows.
+
+    Raises:
+        TypeError: a field is not an int (or bool, where it says so).
+        ValueError: a field is not positive, or not the multiple it must be.
+    """
+
+    bm: int | None = None
+    bn: int | None = None
+    bk: int | None = None
+    rb: int | None = None
+    wm: int | None = None
+    wn: int | None = None
+    ksteps: int | None = None
+    ksplit: int | None = None
+    async_copy: bool | None = None
+    vec: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, multiple in _MULTIPLES.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"KernelConfig: {name} must be an int or None, got {value!r}")
+            if value < 1 or value % multiple:
+                expected = "a positive int" if multiple == 1 else f"a positive multiple of {multiple}"
+                raise ValueError(f"KernelConfig: {name} must be {expected}, got {value}")
+        for name in ("async_copy", "vec"):
+            if getattr(self, name) not in (None, True, False):
+                raise TypeError(f"KernelConfig: {name} must be a bool or None, got {getattr(self, name)!r}")
+        for part, whole in (("wm", "bm"), ("wn", "bn")):
+            small, large = getattr(self, part), getattr(self, whole)
+            if small is not None and large is not None and large % small:
+                raise ValueError(f"KernelConfig: {part} must divide {whole}, got {part}={small}, {whole}={large}")
