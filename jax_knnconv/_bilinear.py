@@ -20,12 +20,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.interpreters import ad, batching
-from jax.interpreters import partial_eval as pe
 
 from jax_knnconv._bias_gradient import bind_bias_gradient
 from jax_knnconv._bias_gradient import primitive as bias_gradient
 from jax_knnconv._cast import clip_cast
-from jax_knnconv._primitive import absent, add_group, bind, define, is_absent, sum_groups, without_call, zero_tangent
+from jax_knnconv._primitive import absent, add_group, bind, define, drop_unused_by, is_absent, sum_groups, without_call, zero_tangent
 
 
 class Calls(NamedTuple):
@@ -59,7 +58,7 @@ class Family:
             ad.primitive_jvps[primitive] = jvp
             ad.primitive_transposes[primitive] = transpose
             batching.primitive_batchers[primitive] = batch
-        pe.dce_rules[self._dweight] = self._dweight_dce
+        drop_unused_by(self._dweight, self._dweight_dce)
 
     # ---- binding -------------------------------------------------------------------------------------------------
 

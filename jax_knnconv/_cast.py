@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.interpreters import ad, batching
-from jax.interpreters import partial_eval as pe
 
 from jax_knnconv import _dispatch, _primitive
 from jax_knnconv._partition import Labels, partitioned
@@ -92,7 +91,7 @@ def _drop_unused(used: Sequence[bool], eqn: Any) -> Any:
 
 ad.primitive_jvps[_cast] = _jvp
 batching.primitive_batchers[_cast] = _batch
-pe.dce_rules[_cast] = _drop_unused
+_primitive.drop_unused_by(_cast, _drop_unused)
 
 
 def _which(present: tuple[bool, bool]) -> list[str]:

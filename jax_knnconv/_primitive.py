@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, mlir
+from jax.interpreters import partial_eval as pe
 
 ABSENT = (0,)  # the shape of an operand or result that is not there
 
@@ -85,6 +86,14 @@ def define(name: str) -> Primitive:
         ),
     )
     return primitive
+
+
+def drop_unused_by(primitive: Primitive, rule: Callable[[Sequence[bool], Any], Any]) -> None:
+    """Register what remains of an equation when only some results are used: rule(used, equation).
+
+    jax 0.12 hands the rule which operands are live, between these two.
+    """
+    pe.dce_rules[primitive] = lambda used, *rest: rule(used, rest[-1])
 
 
 def zero_tangent(value: Any) -> Any:
