@@ -1,0 +1,2 @@
+"""placeholder"""
+def run(*a, **k): return []
