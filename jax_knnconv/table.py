@@ -35,8 +35,8 @@ class NeighborTable:
         y[n, :] = sum over k of x[indices[n, k], :] @ weight[slots[n, k]]
 
     Args:
-      indices: [M, K] or, one table a sample, [G..., M, K]; any integer dtype, concrete or traced. The source row of each
-        tap. A tap whose index lies outside [0, num_inputs), whatever its value, is a hole: it reads nothing.
+      indices: [M, K] or, one table a sample, [G..., M, K]; any integer dtype, concrete or traced. The source row of
+        each tap. A tap whose index lies outside [0, num_inputs), whatever its value, is a hole: it reads nothing.
       slots: the weight slot of each tap, any integer dtype, of indices' shape or broadcastable to it ([K], [M, K]).
         None: the slot is the column k.
       num_inputs: N, the number of source rows.
@@ -52,9 +52,9 @@ class NeighborTable:
         then slot, then row; -1 from source_offsets[N] on.
       slot_offsets, slot_rows, slot_sources: the same taps sorted by slot, then row; None where slots is None.
 
-    Concrete indices are sorted here in NumPy, in linear time; traced ones (inside jit, vmap, shard_map) by XLA. Both give
-    the same arrays. A table is an immutable pytree of those arrays; num_inputs and num_slots are static. Two tables
-    are equal only if they are the same object.
+    Concrete indices are sorted here in NumPy, in linear time; traced ones (inside jit, vmap, shard_map) by XLA. Both
+    give the same arrays. A table is an immutable pytree of those arrays; num_inputs and num_slots are static. Two
+    tables are equal only if they are the same object.
 
     Raises:
       TypeError: indices or slots are not of an integer dtype; a size is no integer; slots are given without num_slots.
@@ -108,8 +108,8 @@ class NeighborTable:
         else:
             if num_rows * num_taps > _INT32_MAX:
                 raise ValueError(
-                    f"indices: got {num_rows} x {num_taps} traced taps, expected fewer than 2**31: build a larger table "
-                    "outside jit, from concrete indices"
+                    f"indices: got {num_rows} x {num_taps} traced taps, expected fewer than 2**31: build a larger "
+                    "table outside jit, from concrete indices"
                 )
             indices = jnp.asarray(indices)
             slots = slots if slots is None else jnp.asarray(slots)
@@ -245,7 +245,7 @@ def _read_slots(slots: Any, shape: tuple[int, ...], num_slots: int) -> Any:
             where = np.unravel_index(int(outside.argmax()), shape)
             *group, row, column = (int(i) for i in where)
             place = (f"group {tuple(group)}, " if group else "") + f"row {row}, column {column}"
-            raise ValueError(f"slots: got {slots[where]} at {place}, expected slots in [0, num_slots) = [0, {num_slots})")
+            raise ValueError(f"slots: got {slots[where]} at {place}, expected [0, num_slots) = [0, {num_slots})")
     return _narrow(slots)
 
 
@@ -322,11 +322,11 @@ def _derive_traced(
 
     def order(keys: jax.Array, num_keys: int, *others: jax.Array, num_sorted: int) -> tuple[jax.Array, ...]:
         keys = jnp.where(is_tap, keys, num_keys)  # holes go behind the last tap
-        keys, *others = lax.sort((keys, *others), is_stable=True, num_keys=num_sorted)
+        keys, *payload = lax.sort((keys, *others), is_stable=True, num_keys=num_sorted)
         offsets = jnp.searchsorted(keys, jnp.arange(num_keys + 1, dtype=np.int32)).astype(np.int32)
         past = keys == num_keys
         words = jnp.stack([offsets, jnp.zeros_like(offsets)], axis=-1)
-        return words, *(jnp.where(past, _HOLE, other) for other in others)
+        return words, *(jnp.where(past, _HOLE, array) for array in payload)
 
     source_offsets, source_slots, source_rows = order(sources, num_inputs, tap_slots, tap_rows, num_sorted=3)
     source_order = source_offsets, source_rows, source_slots
