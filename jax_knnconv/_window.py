@@ -1,0 +1,125 @@
+"""Window arithmetic of a dense convolution: padding spellings and output sizes, in plain Python integers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+Pads = tuple[tuple[int, int], tuple[int, int]]
+
+_EXPECTED = "'SAME', 'SAME_LOWER', 'VALID', an integer, two integers, or two (low, high) pairs of integers"
+
+
+def output_size(size: int, kernel: int, stride: int, dilation: int, pads: tuple[int, int]) -> int:
+    """floor((size + low + high - ((kernel - 1) * dilation + 1)) / stride) + 1, or 0 where the kernel does not fit.
+
+    Args:
+      size: pixels along the dimension.
+      kernel: taps along the dimension.
+      stride: pixels between two windows.
+      dilation: pixels between two taps.
+      pads: the (low, high) pads, which may be negative.
+
+    Returns:
+      The number of windows.
+    """
+    low, high = pads
+    span = size + low + high - ((kernel - 1) * dilation + 1)
+    return max(0, span // stride + 1)
+
+
+def resolve_padding(
+    padding: Any, sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Pads:
+    """The ((low, high), (low, high)) pads of H and W that a spelling of padding stands for.
+
+    Args:
+      padding: "SAME", "SAME_LOWER" or "VALID" in any case, as in `jax.lax`; an integer for all four pads; or one entry
+        for each of H and W, an integer for both of its pads or a (low, high) pair. Numbers may be negative.
+      sizes: H and W of the input.
+      kernel: taps along H and W.
+      stride: pixels between two windows.
+      dilation: pixels between two taps.
+
+    Returns:
+      Two (low, high) pairs.
+
+    Raises:
+      TypeError: padding is neither a string nor made of integers.
+      ValueError: an unknown string, a wrong number of entries, or negative pads that cut away more than the input.
+    """
+    if isinstance(padding, str):
+        mode = padding.upper()
+        if mode == "VALID":
+            return (0, 0), (0, 0)
+        if mode not in ("SAME", "SAME_LOWER"):
+            raise ValueError(f"padding: got {padding!r}, expected {_EXPECTED}")
+        total_h, total_w = (_same_total(*window) for window in zip(sizes, kernel, stride, dilation, strict=True))
+        return _split(total_h, mode), _split(total_w, mode)
+    pads = _explicit(padding)
+    for name, size, (low, high) in zip("HW", sizes, pads, strict=True):
+        if size + low + high < 0:
+            raise ValueError(
+                f"padding: got ({low}, {high}) for {name}, expected pads that cut away at most its {size} pixels"
+            )
+    return pads
+
+
+def _same_total(size: int, kernel: int, stride: int, dilation: int) -> int:
+    windows = -(-size // stride)
+    return max(0, (windows - 1) * stride + (kernel - 1) * dilation + 1 - size)
+
+
+def _split(total: int, mode: str) -> tuple[int, int]:
+    small, large = total // 2, total - total // 2
+    return (small, large) if mode == "SAME" else (large, small)
+
+
+def _explicit(padding: Any) -> Pads:
+    """The pads that numbers stand for."""
+    number = _integer(padding)
+    if number is not None:
+        return (number, number), (number, number)
+    entries = _entries(padding)
+    if entries is None:
+        raise TypeError(f"padding: got {padding!r} of type {type(padding).__name__}, expected {_EXPECTED}")
+    if len(entries) != 2:
+        raise ValueError(f"padding: got {padding!r} with {len(entries)} entries, expected {_EXPECTED}")
+    return _pair(entries[0], padding), _pair(entries[1], padding)
+
+
+def _pair(entry: Any, padding: Any) -> tuple[int, int]:
+    """One dimension's pads; `padding` is the whole argument, for the error."""
+    number = _integer(entry)
+    if number is not None:
+        return number, number
+    entries = _entries(entry)
+    if entries is None:
+        raise TypeError(f"padding: got {padding!r} with entry {entry!r}, expected {_EXPECTED}")
+    if len(entries) != 2:
+        raise ValueError(f"padding: got {padding!r} with entry {entry!r}, expected {_EXPECTED}")
+    low, high = (_integer(value) for value in entries)
+    if low is None or high is None:
+        raise TypeError(f"padding: got {padding!r} with entry {entry!r}, expected {_EXPECTED}")
+    return low, high
+
+
+def _entries(value: Any) -> list[Any] | None:
+    """The entries of a list, tuple or array; None for what is no sequence of numbers."""
+    if isinstance(value, (str, bytes, dict, set)):
+        return None
+    try:
+        return list(value)
+    except TypeError:
+        return None
+
+
+def _integer(value: Any) -> int | None:
+    """`value` as an int when it is an integer of Python or NumPy; booleans are none."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
