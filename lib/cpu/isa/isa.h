@@ -17,6 +17,13 @@ struct Segment {
   int32_t length;
 };
 
+// A row to gather: elements [source + begin, source + end) of an array, at [begin, end) of the gathered row.
+struct Run {
+  int64_t source;
+  int32_t begin;
+  int32_t end;
+};
+
 struct Isa {
   const char* name;
 
@@ -27,12 +34,19 @@ struct Isa {
   int tile_rows;
   int tile_columns;
 
-  // c[r, :] += sum over k < depth:  a[k * lda + r] * b[k * ldb + :]
-  // rows in [1, outer_rows]; c is [rows, outer_columns] with row stride ldc; sums fp32, k ascending.
-  void (*outer_product)(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t depth, int rows, float* c,
-                        int64_t ldc);
+  // c[r, :] (+)= sum over k < depth:  a[k * lda + r] * b[b_rows[k] * outer_columns + :]
+  // rows in [1, outer_rows], columns in [1, outer_columns] of c, whose row stride is ldc; sums fp32, k ascending, formed
+  // apart from c and added to it at the end. Every row of b has outer_columns elements.
+  void (*outer_product)(const float* a, int64_t lda, const float* b, const int32_t* b_rows, int64_t depth, int rows,
+                        int columns, float* c, int64_t ldc, bool accumulate);
   int outer_rows;
   int outer_columns;
+
+  // dst[i * ldd + j] = float(base[runs[i].source + j]) where runs[i].begin <= j < runs[i].end, else 0; j < width.
+  // By Dtype of base; nothing outside a run is read.
+  void (*gather_runs[kDtypes])(const void* base, const Run* runs, int64_t count, int width, float* dst, int64_t ldd);
+  // The same for fp32 base, rounded to the Dtype.
+  void (*gather_runs_rounded[kDtypes])(const void* base, const Run* runs, int64_t count, int width, float* dst, int64_t ldd);
 
   // dst[i] = float(src[i]), by Dtype of src.
   void (*load[kDtypes])(const void* src, int64_t n, float* dst);
