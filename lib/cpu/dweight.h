@@ -7,10 +7,9 @@
 //     [panel][block row][outer_columns]              taps -> x rows gathered into an fp32 tile [tap, channel]
 //                                                    sums[channels, columns] += tile^T @ panels   (outer_product)
 //
-// A block's sum is formed in registers and then added to the slice's, so that a sum of millions of taps keeps its low
-// bits. With one slice the sums lie in a tile of the thread and are rounded into dw at the end; with more they lie in
-// `partials` and are added in slice order by a second pass. Bound by the multiply-add units from O = 32 or so on, below
-// that by gathering x.
+// A sum of millions of taps keeps its low bits: chains of kTapTile in registers, kStretchRows rows in the thread's tile of
+// sums, then the total. One slice's total is rounded into dw; several go to `partials` and are added in slice order by a
+// second pass. Bound by the multiply-add units from O = 32 or so on, below that by gathering x.
 //
 // dense_dweight.cc and knn_dweight.cc say where the taps come from.
 #pragma once
@@ -37,9 +36,11 @@ struct TapTile {
 // A thread's tiles, kept between tasks. All have room for whole vectors past their end.
 struct DweightScratch {
   static constexpr int kTileStride = kBandRows + 16;  // rows of the x tile do not share a cache set
+  static constexpr int kSums = (kBandRows + 1) * kColumnGroup;
   alignas(64) float tile[kTapTile * kTileStride];
   alignas(64) float panels[kPanelElements];
-  alignas(64) float sums[(kBandRows + 1) * kColumnGroup];  // the last row is db's
+  alignas(64) float sums[kSums];  // [band rows, kColumnGroup], then a row for db
+  alignas(64) float totals[kSums];  // untouched, so not resident, where rows are few
   TapTile taps;
   Run rows[kMaxBlockRows];
   int32_t counted_rows[kMaxBlockRows];
@@ -61,35 +62,52 @@ struct DweightScratch {
 template <typename Taps>
 class DweightTask {
  public:
-  DweightTask(const DweightPlan& plan, const DweightOperands& operands, Taps taps, const DweightTile& at, float* sums,
-              int64_t sums_stride, float* bias_sums)
-      : plan_(plan), operands_(operands), taps_(taps), at_(at), sums_(sums), ldc_(sums_stride), bias_sums_(bias_sums) {
+  DweightTask(const DweightPlan& plan, const DweightOperands& operands, Taps taps, const DweightTile& at)
+      : plan_(plan), operands_(operands), taps_(taps), at_(at), bias_(at.first_band && operands.db != nullptr) {
     const bool rounded = operands.x_dtype == Dtype::kF32 && operands.g_dtype != Dtype::kF32;
     gather_x_ = rounded ? isa_.gather_runs_rounded[int(operands.g_dtype)] : isa_.gather_runs[int(operands.x_dtype)];
     x_ = Offset(operands.x, operands.x_dtype, at.channel);
   }
 
-  void Sum() {
+  // The band's sums, [slots * channels, kColumnGroup], then db's; valid until the thread's next task.
+  const float* Sum() {
     taps_.Start(at_.row_begin);
-    int64_t begin = at_.row_begin;
+    const int64_t sums_size = (at_.slots * at_.channels + (bias_ ? 1 : 0)) * kColumnGroup;
+    float* const totals = scratch_.totals;
+    for (int64_t begin = at_.row_begin;;) {
+      const int64_t end = std::min(begin + kStretchRows, at_.row_end);
+      SumStretch(begin, end);
+      if (begin == at_.row_begin) {
+        if (end == at_.row_end) return scratch_.sums;
+        std::copy_n(scratch_.sums, sums_size, totals);
+      } else {
+        for (int64_t i = 0; i < sums_size; ++i) totals[i] += scratch_.sums[i];
+        if (end == at_.row_end) return totals;
+      }
+      begin = end;
+    }
+  }
+
+ private:
+  void SumStretch(int64_t stretch_begin, int64_t stretch_end) {
+    int64_t begin = stretch_begin;
     do {  // once at least: no rows give zeros
-      const int64_t end = std::min(begin + plan_.block_rows, at_.row_end);
+      const int64_t end = std::min(begin + plan_.block_rows, stretch_end);
+      accumulate_ = begin != stretch_begin;
       PackPanels(begin, end);
-      if (bias_sums_ != nullptr) AddBias(begin, end);
+      if (bias_) AddBias(begin, end);
       for (int64_t slot = at_.slot; slot < at_.slot + at_.slots;) {
-        const int stacked = taps_.Stackable(slot, at_.slot + at_.slots - slot);
-        if (stacked > 0) {
+        if (taps_.Stackable(slot, 1) > 0) {
           slot = AddStacked(slot, begin, end);
         } else {
           AddSlot(slot++, begin, end);
         }
       }
       begin = end;
-    } while (begin < at_.row_end);
+    } while (begin < stretch_end);
   }
 
- private:
-  bool First(int64_t begin) const { return begin == at_.row_begin; }
+  float* SumsOf(int64_t slot) { return scratch_.sums + (slot - at_.slot) * at_.channels * kColumnGroup; }
 
   void PackPanels(int64_t begin, int64_t end) {
     for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
@@ -108,17 +126,16 @@ class DweightTask {
   void AddBias(int64_t begin, int64_t end) {
     static const float one = 1;
     const int count = taps_.CountedRows(begin, end, scratch_.counted_rows);
-    Multiply(&one, 0, scratch_.counted_rows, count, 1, bias_sums_, !First(begin));
+    Multiply(&one, 0, scratch_.counted_rows, count, 1, SumsOf(at_.slot + at_.slots), accumulate_);
   }
 
   void AddSlot(int64_t slot, int64_t begin, int64_t end) {
     TapTile& taps = scratch_.taps;
-    float* sums = sums_ + (slot - at_.slot) * at_.channels * ldc_;
     const int32_t width = int32_t(at_.channels);
-    bool accumulate = !First(begin);
+    bool accumulate = accumulate_;
     const auto flush = [&] {
       gather_x_(x_, taps.runs, taps.count, width, scratch_.tile, DweightScratch::kTileStride);
-      Multiply(scratch_.tile, DweightScratch::kTileStride, taps.rows, taps.count, at_.channels, sums, accumulate);
+      Multiply(scratch_.tile, DweightScratch::kTileStride, taps.rows, taps.count, at_.channels, SumsOf(slot), accumulate);
       accumulate = true;
       taps.count = 0;
     };
@@ -145,8 +162,8 @@ class DweightTask {
       slot += slots;
     }
     for (int32_t row = 0; row < end - begin; ++row) taps.rows[row] = row;
-    Multiply(scratch_.tile, DweightScratch::kTileStride, taps.rows, end - begin, width,
-             sums_ + (first - at_.slot) * at_.channels * ldc_, !First(begin));
+    Multiply(scratch_.tile, DweightScratch::kTileStride, taps.rows, end - begin, width, SumsOf(first),
+             accumulate_);
     return slot;
   }
 
@@ -158,8 +175,8 @@ class DweightTask {
       const int count = int((width - r + tiles - tile - 1) / (tiles - tile));  // even tiles
       for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
         const int columns = int(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
-        isa_.outer_product(a + r, lda, Panel(panel), rows, depth, count, columns, sums + r * ldc_ + column, ldc_,
-                           accumulate);
+        isa_.outer_product(a + r, lda, Panel(panel), rows, depth, count, columns, sums + r * kColumnGroup + column,
+                           kColumnGroup, accumulate);
       }
       r += count;
     }
@@ -171,9 +188,8 @@ class DweightTask {
   const DweightOperands& operands_;
   Taps taps_;
   const DweightTile& at_;
-  float* sums_;
-  int64_t ldc_;
-  float* bias_sums_;
+  const bool bias_;
+  bool accumulate_ = false;  // onto what the stretch's earlier blocks summed
   const void* x_;
   void (*gather_x_)(const void*, const Run*, int64_t, int, float*, int64_t);
 };
@@ -188,28 +204,20 @@ void RunDweight(ffi::ThreadPool& pool, const DweightPlan& plan, const DweightCal
   ParallelFor(pool, plan.tasks(), [&](int64_t task) {
     const DweightTile at = plan.Tile(task);
     const DweightOperands operands = call.Operands(at.group);
-    const bool bias = at.first_band && operands.db != nullptr;
-    const int64_t first = (at.slot * plan.channels + at.channel) * plan.columns + at.column;
+    const int64_t rows = at.slots * at.channels, bias_rows = at.first_band && call.has_bias ? 1 : 0;
+    const float* sums = DweightTask(plan, operands, taps_of(at.group), at).Sum();
+    void *dw = operands.dw, *db = operands.db;
+    Dtype dw_dtype = operands.dw_dtype, db_dtype = operands.db_dtype;
     if (plan.slices > 1) {
-      float* sums = call.partials + (at.group * plan.slices + at.slice) * partial_size;
-      DweightTask(plan, operands, taps_of(at.group), at, sums + first, plan.columns,
-                  bias ? sums + weight_size + at.column : nullptr)
-          .Sum();
-      return;
+      dw = call.partials + (at.group * plan.slices + at.slice) * partial_size;
+      db = static_cast<float*>(dw) + weight_size;
+      dw_dtype = db_dtype = Dtype::kF32;
     }
-    float* sums = DweightScratch::OfThread().sums;
-    const int64_t rows = at.slots * at.channels;
-    DweightTask(plan, operands, taps_of(at.group), at, sums, kColumnGroup,
-                bias ? sums + rows * kColumnGroup : nullptr)
-        .Sum();
-    for (int64_t r = 0; r < rows; ++r) {
-      isa.store[int(operands.dw_dtype)](sums + r * kColumnGroup, at.columns,
-                                        Offset(operands.dw, operands.dw_dtype, first + r * plan.columns));
+    const int64_t first = (at.slot * plan.channels + at.channel) * plan.columns + at.column;
+    for (int64_t r = 0; r < rows; ++r, sums += kColumnGroup) {
+      isa.store[int(dw_dtype)](sums, at.columns, Offset(dw, dw_dtype, first + r * plan.columns));
     }
-    if (bias) {
-      isa.store[int(operands.db_dtype)](sums + rows * kColumnGroup, at.columns,
-                                        Offset(operands.db, operands.db_dtype, at.column));
-    }
+    if (bias_rows > 0) isa.store[int(db_dtype)](sums, at.columns, Offset(db, db_dtype, at.column));
   });
 
   if (plan.slices == 1) return;
