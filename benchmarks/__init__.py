@@ -5,5 +5,5 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# An installed jax_knnconv goes before the source folder beside this one, which has compiled modules only if built there.
+# An installed jax_knnconv goes before the source folder here, which has compiled modules only if they were built there.
 sys.path[:] = [entry for entry in sys.path if pathlib.Path(entry).resolve() != ROOT] + [str(ROOT)]

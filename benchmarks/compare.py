@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,8 +10,6 @@ import numpy as np
 
 from benchmarks import harness, memory, operands, peers, shapes
 
-# Calls in one executable when the device is timed apart from the host.
-_CHAINED = 16
 # How far results may lie apart, relative to the largest: peers round 16-bit sums more than once.
 TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 _TARGETS = "jax_knnconv_"
@@ -47,17 +44,12 @@ def difference(ours: Any, peer: Any) -> float:
     return float(np.abs(ours - peer).max(initial=0.0)) / scale if scale else 0.0
 
 
-def _milliseconds(samples: Sequence[float]) -> dict[str, float]:
-    return {"min_ms": 1e3 * min(samples), "median_ms": 1e3 * statistics.median(samples)}
-
-
-def _samplers(side: str, function: Any, compiled: Any, sets: Any, settings: Settings) -> dict[str, harness.Sampler]:
-    samplers = {f"{side} call": harness.wall_sampler(compiled, sets, sample_s=settings.sample_s)}
+def _samplers(function: Any, compiled: Any, sets: Any, settings: Settings) -> dict[str, harness.Sampler]:
+    """Samplers of one side, by what they time."""
+    samplers = {"call": harness.wall_sampler(compiled, sets, sample_s=settings.sample_s)}
     if jax.default_backend() != "cpu":
-        samplers[f"{side} host"] = harness.host_sampler(compiled, sets)
-        samplers[f"{side} device"] = harness.device_sampler(
-            function, sets, calls=_CHAINED, sample_s=settings.sample_s
-        )
+        samplers["host"] = harness.host_sampler(compiled, sets)
+        samplers["device"] = harness.device_sampler(function, sets, sample_s=settings.sample_s)
     return samplers
 
 
@@ -80,17 +72,19 @@ def compare(shape: shapes.Shape, pass_name: str, made: operands.Operands, settin
     compiled = {side: compile_for(functions[side], sets[side][0]) for side in SIDES}
     apart = difference(*(compiled[side](*sets[side][0]) for side in SIDES))
 
-    # In turns, kind after kind: ours call, peer call, ours host, peer host, ...
-    by_side = [_samplers(side, functions[side], compiled[side], sets[side], settings) for side in SIDES]
-    samplers = {name: by_side[SIDES.index(name.split()[0])][name] for pair in zip(*by_side, strict=True) for name in pair}
-    samples = harness.interleave(samplers, rounds=settings.rounds, budget_s=settings.budget_s)
-    kinds = list(dict.fromkeys(name.split()[1] for name in samples))
+    by_side = {side: _samplers(functions[side], compiled[side], sets[side], settings) for side in SIDES}
+    kinds = list(by_side["ours"])
+    samples = harness.interleave(
+        {(side, kind): by_side[side][kind] for kind in kinds for side in SIDES},
+        rounds=settings.rounds,
+        budget_s=settings.budget_s,
+    )
     timed = "device" if "device" in kinds else "call"
-    sides = harness.Sides(samples[f"ours {timed}"], samples[f"peer {timed}"])
+    sides = harness.Sides(*(samples[side, timed] for side in SIDES))
 
     def record(side: str) -> dict[str, Any]:
         return {
-            **{kind: _milliseconds(samples[f"{side} {kind}"]) for kind in kinds},
+            **{kind: harness.milliseconds(samples[side, kind]) for kind in kinds},
             "temporary_bytes": memory.temporary_bytes(compiled[side]),
             "resident_bytes": None,
         }

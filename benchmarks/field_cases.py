@@ -20,6 +20,7 @@ from benchmarks import compare, harness, machine, memory, operands, peers
 from benchmarks.shapes import PASSES, Dense, Knn, Shape, gathered_bytes
 
 Check = dict[str, Any]
+_Work = tuple[Callable[..., Any], Sequence[Any]]  # a function and its input sets
 _CLOUD = Knn(4, 64, 64, 100_000, 100_000, 27, space=3)
 _HUB_ROWS, _HUBS, _HUB_CHANNELS = 400_000, 10, (8, 1)
 _ODD_CHANNELS = (1, 2, 3, 5, 7, 9, 17, 33, 63, 65)
@@ -30,10 +31,8 @@ def _check(case: int, what: str, value: float, limit: float, unit: str) -> Check
     return {"case": case, "what": what, "value": value, "limit": limit, "unit": unit, "ok": value <= limit}
 
 
-def _relative_time(
-    slow: tuple[Callable[..., Any], Sequence[Any]], fast: tuple[Callable[..., Any], Sequence[Any]], settings: compare.Settings
-) -> float:
-    """Best time of the first (function, input sets) over that of the second, taken in turns."""
+def _relative_time(slow: _Work, fast: _Work, settings: compare.Settings) -> float:
+    """Best time of the first over that of the second, taken in turns."""
     samplers = {
         name: harness.best_sampler(function, sets, sample_s=settings.sample_s)
         for name, (function, sets) in (("slow", slow), ("fast", fast))
@@ -42,7 +41,7 @@ def _relative_time(
     return harness.Sides(samples["fast"], samples["slow"]).ratio
 
 
-def _pass_of(shape: Shape, pass_name: str, dtype: str, implementation: str) -> tuple[Callable[..., Any], list[Any]]:
+def _pass_of(shape: Shape, pass_name: str, dtype: str, implementation: str) -> _Work:
     made = operands.make(shape, dtype, count=2)
     function = peers.one_pass(peers.ours(shape, implementation), pass_name)
     return function, [(*entry, made.ours) for entry in made.sets]
@@ -66,9 +65,7 @@ def cloud_memory(settings: compare.Settings, *, resident: bool, dtype: str = "bf
             yield _check(1, f"{_CLOUD.name} {dtype} {name}: memory taken", held / whole, 0.1, "of gathered")
 
 
-def _hub_dinput(
-    indices: np.ndarray, num_inputs: int, dtype: str, implementation: str
-) -> tuple[Callable[..., Any], list[Any]]:
+def _hub_dinput(indices: np.ndarray, num_inputs: int, dtype: str, implementation: str) -> _Work:
     channels, outputs = _HUB_CHANNELS
     table = jkc.NeighborTable(indices[:, None], num_inputs=num_inputs)
     weight = jnp.ones((1, channels, outputs), dtype)
@@ -82,7 +79,7 @@ def hub_rows(dtypes: Sequence[str], settings: compare.Settings) -> Iterator[Chec
     uniform = np.random.default_rng(0).integers(0, _HUB_ROWS, _HUB_ROWS, np.int32)
     name = f"dinput of {_HUB_ROWS} rows, {_HUBS} sources hold all taps"
 
-    def hub(dtype: str, num_inputs: int) -> tuple[Callable[..., Any], list[Any]]:
+    def hub(dtype: str, num_inputs: int) -> _Work:
         return _hub_dinput(rows % _HUBS, num_inputs, dtype, settings.implementation)
 
     for dtype in dtypes:
@@ -101,7 +98,8 @@ def odd_channels(settings: compare.Settings, *, few: bool, dtype: str = "bfloat1
     counts = _ODD_CHANNELS[2::4] if few else _ODD_CHANNELS
     for count in counts:
         even = -(-count // 8) * 8
-        for odd_pair, even_pair in (((count, _ODD_BESIDE), (even, _ODD_BESIDE)), ((_ODD_BESIDE, count), (_ODD_BESIDE, even))):
+        into, out_of = ((count, _ODD_BESIDE), (even, _ODD_BESIDE)), ((_ODD_BESIDE, count), (_ODD_BESIDE, even))
+        for odd_pair, even_pair in (into, out_of):
             worst, where = 0.0, ""
             for name in PASSES:
                 odd, padded = (

@@ -1,8 +1,8 @@
 """Timing: samplers that take one sample each, and rounds in which they take turns.
 
 On a CPU a call's wall time is its time. On a GPU three times tell more: of a call with its result waited for; of the
-host alone, until the call returns and the device still works; of the device alone, from a chain of calls in one
-executable, each of which waits for the one before by a data dependence, so that the host has nothing to do in between.
+host alone, until the call returns and the device still works; of the device alone, from one executable that makes a
+call on each of many input sets, so that the host has nothing to do in between.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
-from jax import lax
 
 Sampler = Callable[[], float]
 Clock = Callable[[], float]
+Name = TypeVar("Name", bound=Hashable)
 
 _MOST_CALLS = 1000
 
@@ -39,14 +39,19 @@ class Sides(NamedTuple):
         return statistics.median(peer / ours for ours, peer in zip(self.ours, self.peer, strict=True))
 
 
+def milliseconds(samples: Sequence[float]) -> dict[str, float]:
+    """The least and the median of samples in seconds."""
+    return {"min_ms": 1e3 * min(samples), "median_ms": 1e3 * statistics.median(samples)}
+
+
 def interleave(
-    samplers: Mapping[str, Sampler],
+    samplers: Mapping[Name, Sampler],
     *,
     rounds: int,
     budget_s: float = math.inf,
     least_rounds: int = 3,
     clock: Clock = time.perf_counter,
-) -> dict[str, list[float]]:
+) -> dict[Name, list[float]]:
     """Take samples A B A B ...: whatever else the machine does meets all of them alike.
 
     Args:
@@ -59,7 +64,7 @@ def interleave(
     Returns:
       The samples of each, equally many.
     """
-    samples: dict[str, list[float]] = {name: [] for name in samplers}
+    samples: dict[Name, list[float]] = {name: [] for name in samplers}
     start = clock()
     for done in range(rounds):
         if done >= least_rounds and clock() - start > budget_s:
@@ -96,7 +101,7 @@ def _timed(call: Callable[[], Any], calls: int, clock: Clock) -> float:
 def wall_sampler(
     function: Callable[..., Any], sets: Sequence[tuple[Any, ...]], *, sample_s: float, clock: Clock = time.perf_counter
 ) -> Sampler:
-    """Samples of seconds a call, each call's result waited for. Warms up here, and finds how many calls are a sample."""
+    """Samples of seconds a call, each result waited for. Warms up here, and finds how many calls are a sample."""
     call = _Rotating(function, sets)
     jax.block_until_ready(call())
     calls = calls_per_sample(_timed(call, 1, clock), sample_s)
@@ -120,41 +125,30 @@ def host_sampler(
     return sample
 
 
-def chain(function: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """`count` calls on rotating input sets, each after the one before; returns the last result.
+def together(function: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """One function that makes a call on each of its input sets.
 
-    The barrier makes every operand depend on the last result, at no cost on the device, so that XLA can neither merge
-    equal calls nor run two at once.
+    All results are returned, so that none can be left out, and all inputs differ, so that no two can be merged. (A
+    chain by `lax.optimization_barrier` would need neither, but XLA drops barriers and then the calls behind them.)
     """
-
-    def run(*sets: tuple[Any, ...]) -> Any:
-        result = function(*sets[0])
-        for index in range(1, count):
-            operands, result = lax.optimization_barrier((sets[index % len(sets)], result))
-            result = function(*operands)
-        return result
-
-    return run
+    return lambda *sets: [function(*operands) for operands in sets]
 
 
 def device_sampler(
     function: Callable[..., Any],
     sets: Sequence[tuple[Any, ...]],
     *,
-    calls: int,
     sample_s: float,
     clock: Clock = time.perf_counter,
 ) -> Sampler:
-    """Samples of seconds a call within one executable of `calls` calls."""
-    chained = jax.jit(chain(function, calls)).lower(*sets).compile()
-    whole = wall_sampler(chained, [tuple(sets)], sample_s=sample_s, clock=clock)
-    return lambda: whole() / calls
+    """Samples of seconds a call within one executable of as many calls as there are input sets."""
+    compiled = jax.jit(together(function)).lower(*sets).compile()
+    whole = wall_sampler(compiled, [tuple(sets)], sample_s=sample_s, clock=clock)
+    return lambda: whole() / len(sets)
 
 
-def best_sampler(
-    function: Callable[..., Any], sets: Sequence[tuple[Any, ...]], *, sample_s: float, calls: int = 16
-) -> Sampler:
+def best_sampler(function: Callable[..., Any], sets: Sequence[tuple[Any, ...]], *, sample_s: float) -> Sampler:
     """The device's own time where it works apart from the host, else the wall time of a compiled call."""
     if jax.default_backend() == "cpu":
         return wall_sampler(jax.jit(function).lower(*sets[0]).compile(), sets, sample_s=sample_s)
-    return device_sampler(function, sets, calls=calls, sample_s=sample_s)
+    return device_sampler(function, sets, sample_s=sample_s)

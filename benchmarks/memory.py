@@ -6,6 +6,8 @@ process knows both.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
 import pathlib
@@ -42,6 +44,13 @@ def temporary_bytes(compiled: Any) -> int | None:
     """Bytes of a compiled program's temporary buffers; None where XLA does not tell."""
     analysis = compiled.memory_analysis()
     return None if analysis is None else int(analysis.temp_size_in_bytes)
+
+
+def _return_freed_memory() -> None:
+    """Give what malloc keeps back to the system, so that new memory is seen as growth; where malloc can (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _status_bytes(field: str) -> int:
@@ -81,6 +90,8 @@ def _by_polling(function: Callable[[], Any]) -> Growth:
 
 def resident_growth(function: Callable[[], Any]) -> Growth:
     """Growth of this process's resident memory during a call."""
+    gc.collect()
+    _return_freed_memory()
     try:
         return _by_kernel(function)
     except OSError:

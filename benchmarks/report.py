@@ -82,11 +82,9 @@ def check_table(checks: Sequence[dict[str, Any]]) -> Table:
     table.add_column("limit", justify="right")
     table.add_column("")
     for check in checks:
-        unit = check["unit"]
+        measured, limit = (f"{_number(check[key])} {check['unit']}" for key in ("value", "limit"))
         kept = "ok" if check["ok"] else "[red]ABOVE[/red]"
-        table.add_row(
-            str(check["case"]), check["what"], f"{_number(check['value'])} {unit}", f"{_number(check['limit'])} {unit}", kept
-        )
+        table.add_row(str(check["case"]), check["what"], measured, limit, kept)
     return table
 
 

@@ -41,19 +41,18 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         return read
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("--suite", type=several(SUITES), default="all", help="of dense, knn, cases, step; or all")
-    parser.add_argument("--dtypes", type=several(DTYPES), default="all", help="of float32, bfloat16, float16; or all")
-    parser.add_argument("--passes", type=several(shapes.PASSES), default="all", help="of forward, dinput, dweight; or all")
-    parser.add_argument("--rounds", type=int, default=None, help="samples of each side, ours and the peer's in turns")
-    parser.add_argument("--budget", type=float, default=None, help="seconds after which a comparison ends early")
-    parser.add_argument(
-        "--resident", type=several(("none", *DTYPES)), default="bfloat16", help="dtypes whose resident memory is measured"
-    )
-    parser.add_argument("--size", choices=("auto", "cpu", "gpu"), default="auto", help="which size of the shapes")
-    parser.add_argument("--implementation", default="auto", help="of ours, as in conv2d")
-    parser.add_argument("--match", default="", help="only shapes whose name contains this")
-    parser.add_argument("--quick", action="store_true", help="every third shape and few rounds: under two minutes on a CPU")
-    parser.add_argument("--out", type=pathlib.Path, default=None, help="result file; default benchmarks/results/<device>.json")
+    add = parser.add_argument
+    add("--suite", type=several(SUITES), default="all", help="some of dense,knn,cases,step, or all")
+    add("--dtypes", type=several(DTYPES), default="all", help="some of float32,bfloat16,float16, or all")
+    add("--passes", type=several(shapes.PASSES), default="all", help="some of forward,dinput,dweight, or all")
+    add("--rounds", type=int, default=None, help="samples of each side, ours and the peer's in turns")
+    add("--budget", type=float, default=None, help="seconds after which a comparison ends early")
+    add("--resident", type=several(("none", *DTYPES)), default="bfloat16", help="dtypes whose resident memory is taken")
+    add("--size", choices=("auto", "cpu", "gpu"), default="auto", help="which size of the shapes")
+    add("--implementation", default="auto", help="of ours, as in conv2d")
+    add("--match", default="", help="only shapes whose name contains this")
+    add("--quick", action="store_true", help="every third shape, few rounds: two minutes on a CPU")
+    add("--out", type=pathlib.Path, default=None, help="result file; by default benchmarks/results/<device>.json")
     return parser.parse_args(arguments)
 
 
