@@ -19,8 +19,8 @@ SIDES = ("ours", "peer")
 class Settings(NamedTuple):
     """How a comparison is timed."""
 
-    rounds: int = 15
-    budget_s: float = 1.5  # for the rounds of one comparison
+    rounds: int = 25
+    budget_s: float = 1.0  # for the rounds of one comparison
     sample_s: float = 0.01  # calls shorter than that share a sample
     implementation: str = "auto"
 

@@ -43,7 +43,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     add = parser.add_argument
     add("--suite", type=several(SUITES), default="all", help="some of dense,knn,cases,step, or all")
-    add("--dtypes", type=several(DTYPES), default="all", help="some of float32,bfloat16,float16, or all")
+    add("--dtypes", type=several(DTYPES), default=None, help="some of float32,bfloat16,float16, or all, the default")
     add("--passes", type=several(shapes.PASSES), default="all", help="some of forward,dinput,dweight, or all")
     add("--rounds", type=int, default=None, help="samples of each side, ours and the peer's in turns")
     add("--budget", type=float, default=None, help="seconds after which a comparison ends early")
@@ -51,9 +51,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--size", choices=("auto", "cpu", "gpu"), default="auto", help="which size of the shapes")
     add("--implementation", default="auto", help="of ours, as in conv2d")
     add("--match", default="", help="only shapes whose name contains this")
-    add("--quick", action="store_true", help="every third shape, few rounds: two minutes on a CPU")
+    add("--quick", action="store_true", help="every third shape, two dtypes, few rounds: two minutes on a CPU")
     add("--out", type=pathlib.Path, default=None, help="result file; by default benchmarks/results/<device>.json")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.dtypes is None:
+        options.dtypes = list(DTYPES[:2] if options.quick else DTYPES)
+    return options
 
 
 def chosen_shapes(suites: Sequence[str], size: str, quick: bool, match: str) -> list[shapes.Shape]:

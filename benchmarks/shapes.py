@@ -194,4 +194,4 @@ def knn_shapes(size: str) -> list[Knn]:
 
 def quick_shapes(shapes: list[Any]) -> list[Any]:
     """Every third shape of a table, for a look rather than a measurement."""
-    return shapes[1::3]
+    return shapes[2::3]
