@@ -195,20 +195,15 @@ def make_calls(op: Operation) -> Calls:
             size *= slots
         return [partial_sums(size, g.shape[-1])]
 
-    def dweight_fallback(x: Any, g: Any, *table: Any, spec: Any, out_dtype: Any, groups: Any, with_bias: bool) -> Any:
-        wide = jnp.float32 if group_sizes(len(groups), (x, g, *table)) != groups else out_dtype
-        dw, db = op.dweight.fallback(
-            x, g, *table, spec=spec, out_dtype=wide, group_rank=len(groups), with_bias=with_bias
-        )
-        return sum_groups(dw, groups, out_dtype), sum_groups(db, groups, jnp.float32) if with_bias else db
-
     dweight_handler = handler_primitive(
         Handler(
             operation=f"{op.name}_dweight",
             results=dweight_results,
             workspace=dweight_workspace,
             attributes=lambda *operands, spec, **static: op.dweight.attributes(spec),
-            fallback=dweight_fallback,
+            fallback=lambda x, g, *table, groups, **static: op.dweight.fallback(
+                x, g, *table, group_rank=len(groups), **static
+            ),
         )
     )
 
@@ -231,11 +226,23 @@ def make_calls(op: Operation) -> Calls:
         )
 
         def local(x: Any, g: Any, *used: Any, summed_over: Sequence[str]) -> Any:
-            params = {"spec": spec, "groups": groups, "with_bias": with_bias, "implementation": spec.implementation}
-            if not summed_over:
-                return dweight_handler.bind(x, g, *used, out_dtype=out_dtype, **params)
-            partial = dweight_handler.bind(x, g, *used, out_dtype=jnp.dtype(jnp.float32), **params)
-            return add_over(partial, summed_over, [out_dtype, jnp.float32])
+            full = group_sizes(rank, (x, g, *used))
+            whole = full == groups and not summed_over
+            dw, db = dweight_handler.bind(
+                x,
+                g,
+                *used,
+                spec=spec,
+                out_dtype=out_dtype if whole else jnp.dtype(jnp.float32),
+                groups=full,
+                with_bias=with_bias,
+                implementation=spec.implementation,
+            )
+            if whole:
+                return [dw, db]
+            dw = sum_groups(dw, groups, jnp.float32)
+            db = sum_groups(db, groups, jnp.float32) if with_bias else db
+            return add_over((dw, db), summed_over, [out_dtype, jnp.float32])
 
         return partitioned(local, labels, operands)
 

@@ -60,10 +60,10 @@ def _fallback(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dt
         zero_empty_rows=spec.zero_empty_rows,
         group_rank=len(groups),
         with_bias=True,
-        out_dtype=jnp.float32,
+        out_dtype=dw_dtype,
         bias_dtype=jnp.float32,
     )
-    return [dx, sum_groups(dw, groups, dw_dtype), sum_groups(db, groups, jnp.float32)]
+    return [dx, dw, db]
 
 
 _handler = handler_primitive(
@@ -104,10 +104,19 @@ def _call(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dtype:
     )
 
     def local(*operands: Any, summed_over: Sequence[str]) -> Any:
-        params = {"groups": groups, "spec": spec, "dx_dtype": dx_dtype, "implementation": spec.implementation}
-        if not summed_over:
-            return _handler.bind(*operands, dw_dtype=dw_dtype, **params)
-        dx, *partial = _handler.bind(*operands, dw_dtype=jnp.dtype(jnp.float32), **params)
+        full = group_sizes(rank, operands)
+        whole = full == groups and not summed_over
+        dx, dw, db = _handler.bind(
+            *operands,
+            groups=full,
+            spec=spec,
+            dx_dtype=dx_dtype,
+            dw_dtype=dw_dtype if whole else jnp.dtype(jnp.float32),
+            implementation=spec.implementation,
+        )
+        if whole:
+            return [dx, dw, db]
+        partial = [sum_groups(value, groups, jnp.float32) for value in (dw, db)]
         return [dx, *add_over(partial, summed_over, [dw_dtype, jnp.float32])]
 
     return partitioned(local, labels, operands)

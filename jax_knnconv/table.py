@@ -53,8 +53,10 @@ class NeighborTable:
       slot_offsets, slot_rows, slot_sources: the same taps sorted by slot, then row; None where slots is None.
 
     Concrete indices are sorted here in NumPy, in linear time; traced ones (inside jit, vmap, shard_map) by XLA. Both
-    give the same arrays. A table is an immutable pytree of those arrays; num_inputs and num_slots are static. Two
-    tables are equal only if they are the same object.
+    give the same arrays. Traced indices that are sharded over an Explicit mesh must be given inside shard_map.
+
+    A table is an immutable pytree of those arrays; num_inputs and num_slots are static. Two tables are equal only if
+    they are the same object.
 
     Raises:
       TypeError: indices or slots are not of an integer dtype; a size is no integer; slots are given without num_slots.

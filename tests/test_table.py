@@ -434,6 +434,13 @@ def test_identity_immutability_and_copies():
     assert_same(table, pickle.loads(pickle.dumps(table)))
 
 
+def test_tables_do_not_alias_the_arguments():
+    indices, slots = INDICES.astype(np.int32), SLOTS.astype(np.int32)
+    table = NeighborTable(indices, slots, num_inputs=4, num_slots=2)
+    indices[:], slots[:] = 0, 0
+    assert_same(table, NeighborTable(INDICES, SLOTS, num_inputs=4, num_slots=2))
+
+
 def test_repr_and_paths():
     table = NeighborTable(INDICES[None], SLOTS, num_inputs=4, num_slots=2)
     sizes = "group_shape=(1,), num_outputs=2, num_taps=3, num_inputs=4, num_slots=2"

@@ -28,7 +28,7 @@ namespace knnconv::cpu {
 
 // Taps of one slot that lie in a block of rows, as many as one tile of x holds.
 struct TapTile {
-  Run runs[kTapTile];       // elements of x from the band's first channel on
+  RowRun runs[kTapTile];       // elements of x from the band's first channel on
   int32_t rows[kTapTile];   // rows of g, counted from the block's first
   int count = 0;
 };
@@ -42,7 +42,7 @@ struct DweightScratch {
   alignas(64) float sums[kSums];  // [band rows, kColumnGroup], then a row for db
   alignas(64) float totals[kSums];  // untouched, so not resident, where rows are few
   TapTile taps;
-  Run rows[kMaxBlockRows];
+  RowRun rows[kMaxBlockRows];
   int32_t counted_rows[kMaxBlockRows];
 
   static DweightScratch& OfThread() {
@@ -191,7 +191,7 @@ class DweightTask {
   const bool bias_;
   bool accumulate_ = false;  // onto what the stretch's earlier blocks summed
   const void* x_;
-  void (*gather_x_)(const void*, const Run*, int64_t, int, float*, int64_t);
+  void (*gather_x_)(const void*, const RowRun*, int64_t, int, float*, int64_t);
 };
 
 // All groups of a call. taps_of(group) gives a group's taps.

@@ -17,8 +17,12 @@ struct Segment {
   int32_t length;
 };
 
+// How source elements become fp32: converted, or (fp32 source, 16-bit compute) rounded to the compute type on the way.
+enum class Source : int { kF32 = 0, kF16 = 1, kBF16 = 2, kF32AsF16 = 3, kF32AsBF16 = 4 };
+inline constexpr int kSources = 5;
+
 // A row to gather: elements [source + begin, source + end) of an array, at [begin, end) of the gathered row.
-struct Run {
+struct RowRun {
   int64_t source;
   int32_t begin;
   int32_t end;
@@ -48,9 +52,18 @@ struct Isa {
 
   // dst[i * ldd + j] = float(base[runs[i].source + j]) where runs[i].begin <= j < runs[i].end, else 0; j < width.
   // By Dtype of base; nothing outside a run is read.
-  void (*gather_runs[kDtypes])(const void* base, const Run* runs, int64_t count, int width, float* dst, int64_t ldd);
+  void (*gather_runs[kDtypes])(const void* base, const RowRun* runs, int64_t count, int width, float* dst, int64_t ldd);
   // The same for fp32 base, rounded to the Dtype.
-  void (*gather_runs_rounded[kDtypes])(const void* base, const Run* runs, int64_t count, int width, float* dst, int64_t ldd);
+  void (*gather_runs_rounded[kDtypes])(const void* base, const RowRun* runs, int64_t count, int width, float* dst, int64_t ldd);
+
+  // dst[r * kTileDepthStride + i] = float(rows[r][begin + i]) for i < n, by Source; a null row gives zeros.
+  // Writes zeros from n to the next multiple of kDotLanes.
+  void (*gather[kSources])(const void* const* rows, int64_t count, int64_t begin, int64_t n, float* dst);
+  // dst[i] = sum over t < count of float(base[rows[t] * stride + i]) for i < n, t ascending; stride in elements.
+  void (*sum_rows[kSources])(const void* base, int64_t stride, const int32_t* rows, int64_t count, int64_t n,
+                             float* dst);
+  // dst[i] = round_to_dtype(src[i] + bias[i]), by Dtype of dst; a null bias is zero.
+  void (*store_biased[kDtypes])(const float* src, const float* bias, int64_t n, void* dst);
 
   // dst[i] = float(src[i]), by Dtype of src.
   void (*load[kDtypes])(const void* src, int64_t n, float* dst);
