@@ -12,7 +12,7 @@ from jax import lax
 
 from jax_knnconv import _checks, _layers
 from jax_knnconv.config import KernelConfig
-from jax_knnconv.table import NeighborTable
+from jax_knnconv.table import NeighborTable, check_size
 
 try:
     from flax import nnx
@@ -161,7 +161,7 @@ class KNNConv(nnx.Module):
         elif num_slots is None:
             raise ValueError("num_slots: got None, expected an integer: it is required where no table is given")
         else:
-            num_taps = num_slots
+            num_taps = num_slots = check_size("num_slots", num_slots)
         kernel_init = kernel_init or _layers.knn_kernel_init(num_taps)
         kernel = kernel_init(rngs.params(), (num_slots, in_features, out_features), param_dtype)
         self.kernel = nnx.Param(kernel, **kernel_metadata)

@@ -39,7 +39,7 @@ FLAX_ONLY = {
     "causal": ((2, 8, 3), (3,), {"padding": "CAUSAL", "kernel_dilation": 2}),
     "three dimensions": ((2, 4, 5, 3, 2), (2, 2, 2), {"padding": "VALID"}),
     "groups": ((2, 5, 5, 6), (3, 3), {"feature_group_count": 3}),
-    "input dilation": ((2, 5, 5, 3), (3, 3), {"input_dilation": (2, 1)}),
+    "input dilation": ((2, 5, 5, 3), (3, 3), {"input_dilation": (2, 1), "padding": ((1, 0), (1, 1))}),
 }
 
 
@@ -75,16 +75,15 @@ def _source_pixels(shape, kernel, window):
     else:
         pads = [_pair(p) for p in _pair(padding)]
     pixels = np.pad(pixels, [(max(low, 0), max(high, 0)) for low, high in pads], constant_values=-1)
-    return pixels[
-        tuple(slice(max(-low, 0), size - max(-high, 0)) for (low, high), size in zip(pads, pixels.shape, strict=True))
-    ]
+    (top, bottom), (left, right) = ([max(-pad, 0) for pad in pair] for pair in pads)
+    return pixels[top : pixels.shape[0] - bottom, left : pixels.shape[1] - right]
 
 
 def dense_answer(x, kernel, bias, window, cotangent=None) -> Answer:
     """The convolution of x [B, H, W, C] in a window of `WINDOWS`; with a cotangent, gradients of sum(y * cotangent)."""
     x, kernel = oracle.f64(x, kernel)
     at = _source_pixels(x.shape[1:3], kernel.shape[:2], window)
-    padded = x.reshape(len(x), -1, x.shape[-1])[:, at] * (at >= 0)[..., None]
+    padded = x.reshape(len(x), x.shape[1] * x.shape[2], x.shape[-1])[:, at] * (at >= 0)[..., None]
     geometry = {"stride": _pair(window.get("strides")), "dilation": _pair(window.get("kernel_dilation"))}
     size = [
         (n - (k - 1) * d - 1) // s + 1
@@ -99,7 +98,7 @@ def dense_answer(x, kernel, bias, window, cotangent=None) -> Answer:
     dx = np.zeros((len(x), x.shape[1] * x.shape[2], x.shape[-1]))
     for pixel in np.ndindex(at.shape):
         if at[pixel] >= 0:
-            dx[:, at[pixel]] += dpadded[:, *pixel]
+            dx[:, at[pixel]] += dpadded[:, pixel[0], pixel[1]]
     return Answer(y, dx.reshape(x.shape), dkernel, dbias)
 
 
@@ -114,7 +113,7 @@ def knn_answer(x, kernel, bias, indices, slots, cotangent, zero_empty_rows=False
 
 
 def assert_answers(actual, exact: Answer, products: Answer, dtypes) -> None:
-    """Results and gradients are of their dtypes and within one rounding of the float64 answers.
+    """Results and gradients are of their dtypes and within one rounding, and the slack of fp32 sums, of the exact ones.
 
     Args:
         actual: (y, dx, dkernel, dbias or None).
@@ -124,7 +123,8 @@ def assert_answers(actual, exact: Answer, products: Answer, dtypes) -> None:
     """
     for what, value, right, sums, dtype in zip(Answer._fields, actual, exact, products, dtypes, strict=True):
         if value is not None:
-            oracle.assert_within_ulp(value, right, sums, dtype, what)
+            # Sums of up to 84 terms here: sqrt(84) roundings of half an eps32 are below 5 times the slack for one.
+            oracle.assert_within_ulp(value, right, 5 * sums, dtype, what)
 
 
 def magnitudes(*arrays):

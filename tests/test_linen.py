@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 
@@ -113,9 +114,9 @@ def test_conv_batch_dimensions(batch):
     variables = layer.init(jax.random.key(0), x)
     y = layer.apply(variables, x)
     assert y.shape == (*batch, 5, 4, cases.FEATURES)
-    flat = x.reshape(-1, 5, 4, 3)
+    flat = x.reshape(math.prod(batch), 5, 4, 3)
     exact = cases.dense_answer(flat, *(variables["params"][n] for n in ("kernel", "bias")), {"padding": "CIRCULAR"}).y
-    np.testing.assert_allclose(y.reshape(-1, 5, 4, cases.FEATURES), exact, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(y.reshape(exact.shape), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_conv_mask():
@@ -172,7 +173,7 @@ def test_conv_leaves_float64_to_flax():
     [
         ({"padding": "CAUSAL"}, (1, 4, 4, 3), "(?i)causal padding"),
         ({"padding": "EVEN"}, (1, 4, 4, 3), "padding.*'EVEN'"),
-        ({"padding": [1, 2, 3]}, (1, 4, 4, 3), r"padding.*\[1, 2, 3\]"),
+        ({"padding": (1, 2, 3)}, (1, 4, 4, 3), r"padding.*\(1, 2, 3\)"),
         ({"strides": (1, 2, 3)}, (1, 4, 4, 3), r"strides.*\(1, 2, 3\)"),
         ({"kernel_dilation": 0}, (1, 4, 4, 3), "kernel_dilation.*0"),
         ({}, (4, 3), r"inputs.*\(4, 3\)"),
@@ -219,7 +220,7 @@ def test_conv_under_lifted_transforms():
         np.testing.assert_allclose(y[i], linen.Conv(2, (3, 3)).apply(one, x[i]), rtol=1e-6, atol=1e-6)
     cotangent = cases.normal(1, 1, 4, 4, 2)
     kept, recomputed = (run(cls(2, (3, 3)), one, x[2], cotangent) for cls in (linen.Conv, nn.remat(linen.Conv)))
-    jax.tree.map(np.testing.assert_array_equal, kept, recomputed)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), kept, recomputed)
 
 
 # KNNConv ------------------------------------------------------------------------------------------------------------
