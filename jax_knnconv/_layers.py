@@ -91,7 +91,7 @@ def has_kernels(dtype: Any) -> bool:
 def convolve_dense(
     layer: ConvLayer, inputs: Any, kernel: Any, bias: Any, dtype: Any, preferred_element_type: Any = None
 ) -> jax.Array:
-    """`conv2d` of a layer for which `is_dense_2d` holds, computed in `dtype`; its result has the dtype Flax gives."""
+    """`conv2d` of a layer for which `is_dense_2d` holds, computed in `dtype`."""
     _checks.rank("inputs", inputs, 3, "[..., H, W, C_in]")
     if layer.mask is not None:
         _checks.same("mask's shape", tuple(layer.mask.shape), "the kernel's", tuple(kernel.shape))
@@ -103,7 +103,6 @@ def convolve_dense(
         spans = [(size - 1) * step + 1 for size, step in zip(kernel.shape[:2], dilation, strict=True)]
         pads = [(0, 0)] * (inputs.ndim - 3) + [((span - 1) // 2, span // 2) for span in spans] + [(0, 0)]
         inputs, padding = jnp.pad(inputs, pads, mode=_PAD_MODES[padding]), "VALID"
-    out = jnp.dtype(dtype if preferred_element_type is None else preferred_element_type)
     inputs, kernel, bias = _castable(dtype, inputs, kernel, bias)
     return conv2d(
         inputs,
@@ -113,8 +112,7 @@ def convolve_dense(
         padding=padding,
         dilation=dilation,
         compute_dtype=dtype,
-        # Flax adds a bias of the computing dtype to the convolution's result, which promotes it.
-        preferred_element_type=out if bias is None else jnp.promote_types(out, dtype),
+        preferred_element_type=dtype if preferred_element_type is None else preferred_element_type,
         precision=layer.precision,
         implementation=layer.implementation,
         config=layer.config,

@@ -94,6 +94,29 @@ class Conv(nnx.Conv):
         )
 
 
+class _Constant:
+    """A table as a static attribute, equal where the table is the same object. Bare arrays Flax takes for state."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: NeighborTable | None):
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(table)):
+            raise ValueError(
+                "table: got a traced table, expected a concrete one: pass a table that is made inside a transformed "
+                "function to the call, layer(x, table=table)"
+            )
+        self.table = table
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Constant) and other.table is self.table
+
+    def __hash__(self) -> int:
+        return hash(self.table)
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+
 class KNNConv(nnx.Module):
     """y[b, m, :] = bias + sum over k of x[b, indices[m, k], :] @ kernel[slots[m, k]].
 
@@ -102,9 +125,10 @@ class KNNConv(nnx.Module):
     Args:
         in_features: C_in.
         out_features: C_out.
-        table: the taps of every output row. Its arrays are data of the module: arguments of a jitted function that
-            takes the module, and part of its state, but no parameters. Without one, every call gives its own, as it
-            should where tables differ from sample to sample: ``layer(x, table=table)``.
+        table: the taps of every output row. A table given here is static, and so a constant of the compiled program:
+            the module's state is its parameters alone, and layers may share a table whether or not their state is
+            donated. One that is large, changes, or differs from sample to sample is better passed to the call, as an
+            argument of the jitted function: ``layer(x, table=table)``.
         num_slots: V, required without a table.
         use_bias: whether to add a bias.
         empty_rows: what a row with holes only gives: "bias", or "zero": exact 0, and no share in the bias gradient.
@@ -127,7 +151,8 @@ class KNNConv(nnx.Module):
     table's); returns [..., M, C_out]. A table given to the call takes the place of the layer's own.
 
     Raises:
-        ValueError: no table in either place; shapes or options that do not fit, at trace time.
+        ValueError: no table in either place, or a traced one at construction; shapes or options that do not fit, at
+            trace time.
         TypeError: dtypes that do not fit, or a table that is none.
     """
 
@@ -153,8 +178,7 @@ class KNNConv(nnx.Module):
         bias_metadata: Mapping[str, Any] = MappingProxyType({}),
     ):
         if table is not None:
-            _layers.check_table(table)
-            num_taps = table.num_taps
+            num_taps = _layers.check_table(table).num_taps
             if num_slots is not None:
                 _checks.same("num_slots", num_slots, "the table's num_slots", table.num_slots)
             num_slots = table.num_slots
@@ -170,7 +194,7 @@ class KNNConv(nnx.Module):
             self.bias = nnx.Param(bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata)
         else:
             self.bias = nnx.data(None)
-        self.table = nnx.data(table)
+        self._own = _Constant(table)
         self.in_features = in_features
         self.out_features = out_features
         self.num_slots = num_slots
@@ -182,6 +206,11 @@ class KNNConv(nnx.Module):
         self.preferred_element_type = preferred_element_type
         self.implementation = _checks.implementation(implementation)
         self.config = _checks.config(config)
+
+    @property
+    def table(self) -> NeighborTable | None:
+        """The table given at construction."""
+        return self._own.table
 
     def __call__(self, inputs: jax.Array, table: NeighborTable | None = None) -> jax.Array:
         """The convolution of inputs [..., N, C_in] over a table."""

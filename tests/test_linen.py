@@ -59,9 +59,7 @@ def test_conv_equals_flax_with_flax_parameters(name):
 
 
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-@pytest.mark.parametrize(
-    "name", ["same, stride 2", "valid, dilation", "two ints", "negative pads", "circular", "reflect"]
-)
+@pytest.mark.parametrize("name", ["valid, dilation", "negative pads", "circular"])
 def test_conv_is_right_in_dtype(name, dtype):
     # Case 32: parameters and their gradients are float32, the latter never rounded to the computing dtype.
     kernel_size, window = cases.WINDOWS[name]
@@ -226,9 +224,10 @@ def test_conv_under_lifted_transforms():
 # KNNConv ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at_call", [False, True])
-@pytest.mark.parametrize("empty_rows", ["bias", "zero"])
-@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "empty_rows", "at_call"),
+    [(F32, "bias", False), (F32, "zero", True), (BF16, "zero", False), (F16, "bias", True)],
+)
 def test_knn_conv_is_right(dtype, empty_rows, at_call):
     table = jkc.NeighborTable(INDICES, SLOTS, num_inputs=6, num_slots=5)
     options = {"dtype": dtype, "empty_rows": empty_rows, "bias_init": nn.initializers.normal()}

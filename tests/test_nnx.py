@@ -46,7 +46,7 @@ def uses_flax(layer, x):
 # Conv ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", cases.WINDOWS_FLAX_GETS_RIGHT)
+@pytest.mark.parametrize("name", ["same, stride 2", "valid, none for 1", "two ints", "circular", "reflect"])
 def test_conv_equals_flax_with_flax_state(name):
     kernel_size, window = cases.WINDOWS[name]
     ours, theirs = (conv(module, kernel_size, window) for module in (nnx, flax_nnx))
@@ -66,7 +66,7 @@ def test_conv_equals_flax_with_flax_state(name):
 
 
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-@pytest.mark.parametrize("name", ["valid, dilation", "two ints", "negative pads", "circular"])
+@pytest.mark.parametrize("name", ["pairs", "circular"])
 def test_conv_is_right_in_dtype(name, dtype):
     # Case 32: parameters and their gradients are float32, the latter never rounded to the computing dtype.
     kernel_size, window = cases.WINDOWS[name]
@@ -88,7 +88,6 @@ def test_conv_is_right_in_dtype(name, dtype):
         (F32, {"param_dtype": BF16}),
         (F16, {"param_dtype": BF16, "dtype": BF16}),
         (BF16, {"dtype": BF16, "preferred_element_type": F32}),
-        (F32, {"preferred_element_type": BF16}),
         (jnp.uint8, {"dtype": F16}),
     ],
 )
@@ -145,10 +144,10 @@ def test_conv_leaves_own_functions_and_other_dtypes_to_flax():
     twice = conv(nnx, (3, 3), use_bias=False, conv_general_dilated=doubled)
     np.testing.assert_allclose(twice(x), 2 * plain(x), rtol=1e-5, atol=1e-5)
     assert conv(nnx, (3, 3), promote_dtype=cast)(x).dtype == BF16
-    assert conv(nnx, (3, 3), preferred_element_type=jnp.complex64, use_bias=False)(x).dtype == jnp.complex64
     with jax.enable_x64(True):
+        assert conv(nnx, (3, 3), preferred_element_type=np.float64, use_bias=False)(x).dtype == np.float64
         layer = nnx.Conv(1, 1, (1, 1), use_bias=False, kernel_init=flax_nnx.initializers.ones, rngs=rngs())
-        wide = jnp.full((1, 2, 2, 1), 1 + 2.0**-40)
+        wide = jnp.asarray(np.full((1, 2, 2, 1), 1 + 2.0**-40))
         np.testing.assert_array_equal(layer(wide), wide)
 
 
@@ -193,13 +192,14 @@ def make_table():
     return jkc.NeighborTable(INDICES, SLOTS, num_inputs=6, num_slots=5)
 
 
-@pytest.mark.parametrize("at_call", [False, True])
-@pytest.mark.parametrize("empty_rows", ["bias", "zero"])
-@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "empty_rows", "at_call"),
+    [(F32, "bias", True), (F32, "zero", False), (BF16, "bias", False), (F16, "zero", True)],
+)
 def test_knn_conv_is_right(dtype, empty_rows, at_call):
     options = {"dtype": dtype, "empty_rows": empty_rows, "bias_init": NORMAL, "rngs": rngs()}
     layer = nnx.KNNConv(3, 4, num_slots=5, **options) if at_call else nnx.KNNConv(3, 4, make_table(), **options)
-    assert jax.tree.map(jnp.shape, flax_nnx.to_pure_dict(flax_nnx.state(layer, flax_nnx.Param))) == {
+    assert jax.tree.map(jnp.shape, flax_nnx.to_pure_dict(flax_nnx.state(layer))) == {
         "kernel": (5, 3, 4),
         "bias": (4,),
     }
@@ -229,32 +229,37 @@ def test_knn_conv_initial_values_equal_linen():
 
 
 def test_knn_conv_split_merge_and_jit():
-    layer = nnx.KNNConv(3, 4, make_table(), rngs=rngs())
+    table = make_table()
+    layer = nnx.KNNConv(3, 4, table, rngs=rngs())
     x = cases.normal(0, 2, 6, 3)
     y = layer(x)
-    graph, params, rest = flax_nnx.split(layer, flax_nnx.Param, ...)
-    assert hash(graph) == hash(flax_nnx.split(layer, flax_nnx.Param, ...)[0])
-    merged = flax_nnx.merge(graph, params, rest)
-    assert (merged.table.num_inputs, merged.table.num_slots) == (6, 5)
-    np.testing.assert_array_equal(merged.table.indices, layer.table.indices)
+    graph, state = flax_nnx.split(layer)
+    other = flax_nnx.graphdef(nnx.KNNConv(3, 4, table, rngs=rngs()))
+    assert graph == other
+    assert hash(graph) == hash(other)
+    assert graph != flax_nnx.graphdef(nnx.KNNConv(3, 4, make_table(), rngs=rngs()))
+    merged = flax_nnx.merge(graph, state)
+    assert merged.table is table
     np.testing.assert_array_equal(merged(x), y)
-    apply = jax.jit(lambda params, rest, x: flax_nnx.merge(graph, params, rest)(x))
-    np.testing.assert_allclose(apply(params, rest, x), y, rtol=1e-6, atol=1e-6)
+    apply = jax.jit(lambda graph, state, x: flax_nnx.merge(graph, state)(x), static_argnums=0)
+    np.testing.assert_allclose(apply(graph, state, x), y, rtol=1e-6, atol=1e-6)
+    # How checkpoints are restored: an abstract module, and then the values of its state, which are parameters alone.
+    abstract = flax_nnx.eval_shape(lambda: nnx.KNNConv(3, 4, table, rngs=rngs()))
+    flax_nnx.update(abstract, state)
+    np.testing.assert_array_equal(abstract(x), y)
 
 
-def test_knn_conv_table_is_an_argument_of_the_jitted_function():
+def test_knn_conv_tables_of_calls_do_not_retrace():
     traces = []
 
     @flax_nnx.jit
-    def apply(layer, x):
+    def apply(layer, x, table):
         traces.append(layer)
-        return layer(x)
+        return layer(x, table)
 
-    x = jnp.arange(3.0)[:, None]
-    ones = flax_nnx.initializers.ones
+    layer = nnx.KNNConv(1, 1, num_slots=1, kernel_init=flax_nnx.initializers.ones, rngs=rngs())
     for i in range(3):
-        layer = nnx.KNNConv(1, 1, jkc.NeighborTable([[i]], num_inputs=3), kernel_init=ones, rngs=rngs())
-        assert apply(layer, x).item() == i
+        assert apply(layer, jnp.arange(3.0)[:, None], jkc.NeighborTable([[i]], num_inputs=3)).item() == i
     assert len(traces) == 1
 
 
@@ -281,11 +286,11 @@ def test_training_step_of_layers_that_share_a_table():
 
     losses = [float(step(model, optimizer)) for _ in range(3)]
     assert losses[2] < losses[1] < losses[0]
-    # The loss of the trained parameters, by the oracle; and the table is whole, donated or not.
+    # The loss of the trained parameters, by the oracle.
     hidden = np.maximum(cases.oracle.knn_forward(x, model.first.kernel[...], indices, bias=model.first.bias[...]), 0)
     y = cases.oracle.knn_forward(hidden, model.second.kernel[...], indices, bias=model.second.bias[...])
     assert float(step(model, optimizer)) == pytest.approx(((y - np.asarray(target)) ** 2).mean(), rel=1e-5)
-    np.testing.assert_array_equal(model.first.table.indices, indices)
+    np.testing.assert_array_equal(table.indices, indices)  # not donated with the parameters
 
 
 def test_knn_conv_one_table_a_sample():
@@ -307,15 +312,13 @@ def test_knn_conv_copies_of_a_layer_by_vmap():
     table = make_table()
 
     @flax_nnx.split_rngs(splits=3)
-    @flax_nnx.vmap(in_axes=0, out_axes=flax_nnx.StateAxes({flax_nnx.Param: 0, ...: None}))
+    @flax_nnx.vmap
     def create(rngs):
         return nnx.KNNConv(3, 4, table, rngs=rngs)
 
     layers, x = create(rngs()), cases.normal(0, 6, 3)
     assert layers.kernel.shape == (3, 5, 3, 4)
-    y = flax_nnx.vmap(lambda layer, x: layer(x), in_axes=(flax_nnx.StateAxes({flax_nnx.Param: 0, ...: None}), None))(
-        layers, x
-    )
+    y = flax_nnx.vmap(lambda layer, x: layer(x), in_axes=(0, None))(layers, x)
     for i in range(3):
         one = cases.oracle.knn_forward(x[None], layers.kernel[...][i], INDICES, SLOTS)
         np.testing.assert_allclose(y[i], one[0], rtol=1e-5, atol=1e-5)
@@ -349,6 +352,8 @@ def test_knn_conv_errors():
         nnx.KNNConv(3, 1, [[0, 1]], rngs=rngs())
     with pytest.raises(ValueError, match="table: got none, neither when the layer was constructed nor in this call"):
         nnx.KNNConv(3, 1, num_slots=2, rngs=rngs())(x)
+    with pytest.raises(ValueError, match=r"table: got a traced table.*layer\(x, table=table\)"):
+        jax.vmap(lambda table: nnx.KNNConv(3, 1, table, rngs=rngs()))(jkc.NeighborTable([[[0]]], num_inputs=2))
     layer = nnx.KNNConv(3, 1, table, rngs=rngs())
     with pytest.raises(ValueError, match=r"rows.*num_inputs.*got 4, expected 2"):
         layer(jnp.ones((4, 3)))
