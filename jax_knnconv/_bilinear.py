@@ -24,7 +24,17 @@ from jax.interpreters import ad, batching
 from jax_knnconv._bias_gradient import bind_bias_gradient
 from jax_knnconv._bias_gradient import primitive as bias_gradient
 from jax_knnconv._cast import clip_cast
-from jax_knnconv._primitive import absent, add_group, bind, define, drop_unused_by, is_absent, sum_groups, without_call, zero_tangent
+from jax_knnconv._primitive import (
+    absent,
+    add_group,
+    bind,
+    define,
+    drop_unused_by,
+    is_absent,
+    sum_groups,
+    without_call,
+    zero_tangent,
+)
 
 
 class Calls(NamedTuple):

@@ -95,7 +95,7 @@ def kept_labels(labels: Sequence[Sequence[str]], *more: str) -> frozenset[str]:
 
 def make_calls(op: Operation) -> Calls:
     """The traceable forward, dinput and dweight of an operation."""
-    x_rank, y_rank, w_rank = len(op.inputs) + 1, len(op.outputs) + 1, len(op.slots) + 2
+    x_rank, y_rank = len(op.inputs) + 1, len(op.outputs) + 1
 
     def batch_labels(operand: Any, rank: int, fixed: int) -> tuple[str, ...]:
         return tuple(f"b{i}" for i in range(operand.ndim - rank - fixed))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from jax_knnconv._dispatch import IMPLEMENTATIONS
@@ -72,17 +71,3 @@ def pair(name: str, value: Any) -> tuple[int, int]:
     ):
         raise ValueError(f"{name} must be a positive int or a pair of them, got {value!r}")
     return int(entries[0]), int(entries[1])
-
-
-def vary_together(*arrays: Any) -> tuple[Any, ...]:
-    """Inside shard_map, operands that vary over the same manual axes: a replicated one is cast to vary.
-
-    Done before anything is differentiated: the transpose of that cast is the sum over devices of a replicated operand's
-    gradient.
-    """
-    axes = [getattr(jax.typeof(a), "vma", frozenset()) if a is not None else frozenset() for a in arrays]
-    union = frozenset().union(*axes)
-    return tuple(
-        a if a is None or not union - have else jax.lax.pcast(a, tuple(sorted(union - have)), to="varying")
-        for a, have in zip(arrays, axes, strict=True)
-    )

@@ -18,6 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from jax_knnconv import _ffi, _smoke
+from jax_knnconv._varying import result_type
 
 IMPLEMENTATIONS = ("auto", "xla", "cpu", "wmma", "hopper")
 
@@ -91,6 +92,13 @@ def _warn_once(operation: str, platform: str, reason: str) -> None:
     )
 
 
+def _lower_fallback(handler: Handler, ctx: Any, operands: Sequence[Any], static: dict[str, Any]) -> Any:
+    # A shard computes by itself: the axes over which its operands vary are no concern of the function.
+    local = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
+    function = functools.partial(handler.fallback, **static)
+    return mlir.lower_fun(function, multiple_results=True)(ctx.replace(avals_in=local), *operands)
+
+
 def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementation: str, **static: Any) -> Any:
     if implementation != "xla":
         reason = why_not(handler.operation, platform, implementation)
@@ -100,7 +108,7 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
             values = _ffi.lower_call(handler.operation, full, *operands, **handler.attributes(*ctx.avals_in, **static))
             return values[: len(ctx.avals_out)]
         _warn_once(handler.operation, platform, reason)
-    return mlir.lower_fun(functools.partial(handler.fallback, **static), multiple_results=True)(ctx, *operands)
+    return _lower_fallback(handler, ctx, operands, static)
 
 
 def handler_primitive(handler: Handler) -> Primitive:
@@ -110,11 +118,7 @@ def handler_primitive(handler: Handler) -> Primitive:
 
     def abstract_eval(*operands: Any, implementation: str, **static: Any) -> list[Any]:
         del implementation
-        varying: frozenset[str] = frozenset().union(*(getattr(operand, "vma", frozenset()) for operand in operands))
-        return [
-            jax.core.ShapedArray(s.shape, s.dtype, **({"vma": varying} if varying else {}))
-            for s in handler.results(*operands, **static)
-        ]
+        return [result_type(s.shape, s.dtype, operands) for s in handler.results(*operands, **static)]
 
     primitive.def_abstract_eval(abstract_eval)
     for platform in _ffi.FFI_PLATFORMS:
@@ -123,7 +127,7 @@ def handler_primitive(handler: Handler) -> Primitive:
     def lower_elsewhere(ctx: Any, *operands: Any, implementation: str, **static: Any) -> Any:
         if implementation not in ("auto", "xla"):
             _warn_once(handler.operation, "this platform", f"implementation {implementation!r} does not exist on it")
-        return mlir.lower_fun(functools.partial(handler.fallback, **static), multiple_results=True)(ctx, *operands)
+        return _lower_fallback(handler, ctx, operands, static)
 
     mlir.register_lowering(primitive, lower_elsewhere)
     return primitive

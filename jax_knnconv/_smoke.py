@@ -23,7 +23,8 @@ _SOURCE_ORDER = (
 )
 _NONE_INT = np.zeros((0,), np.int32)
 _NO_SLOT_ORDER = (_NONE_INT, _NONE_INT, _NONE_INT)
-_PACKED, _PARTIALS = (64 * 9,), (1, 10)
+_PACKED = (64 * 9,)
+_DENSE_PARTIALS, _KNN_PARTIALS = (1, 9 + 1), (1, 2 + 1)
 
 _COUNTS_2D = np.array([[4, 6, 4], [6, 9, 6], [4, 6, 4]], np.float32)
 _WINDOW = {
@@ -48,15 +49,15 @@ def _case(operation: str, platform: str) -> tuple[list[Any], dict[str, Any], lis
         "cast_operands": ([_ones(3) * 1e5, _ones(3)], {}, [np.full(3, 65504.0), _ones(3)], []),
         "dense_forward": ([image, kernel, one], _WINDOW, [nine + 1], [packed]),
         "dense_dinput": ([image, kernel], _WINDOW, [nine], [packed]),
-        "dense_dweight": ([image, image], _WINDOW, [_COUNTS_2D.reshape(3, 3, 1, 1), one * 9], [_PARTIALS]),
+        "dense_dweight": ([image, image], _WINDOW, [_COUNTS_2D.reshape(3, 3, 1, 1), one * 9], [_DENSE_PARTIALS]),
         "knn_forward": ([x, weight, one, _INDICES, _NONE_INT], _EMPTY_ROWS, [y_knn], [packed]),
         "knn_dinput": ([g, weight, *_SOURCE_ORDER], {}, [dx_knn], [packed]),
-        "knn_dweight": ([x, g, _INDICES, _NONE_INT, *_NO_SLOT_ORDER], _EMPTY_ROWS, [dw_knn, one * 2], [_PARTIALS]),
+        "knn_dweight": ([x, g, _INDICES, _NONE_INT, *_NO_SLOT_ORDER], _EMPTY_ROWS, [dw_knn, one * 2], [_KNN_PARTIALS]),
         "knn_backward": (
             [g, x, weight, _INDICES, _NONE_INT, *_SOURCE_ORDER, *_NO_SLOT_ORDER],
             _EMPTY_ROWS,
             [dx_knn, dw_knn, one * 2],
-            [packed, _PARTIALS],
+            [packed, _KNN_PARTIALS],
         ),
     }
     return cases[operation]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jax_knnconv import _checks, _dtypes
 from jax_knnconv._cast import fused_cast
+from jax_knnconv._varying import vary_together
 
 
 def cast_operands(
@@ -39,5 +40,5 @@ def cast_operands(
     for name, value in (("g", g), ("x", x)):
         if value.dtype not in (found, jnp.float32):
             raise TypeError(f"{name} must be float32 or {found}, got {value.dtype}")
-    g, x = _checks.vary_together(g, x)
+    g, x = vary_together(g, x)
     return fused_cast(g, x, found, _checks.implementation(implementation))

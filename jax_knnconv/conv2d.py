@@ -12,6 +12,7 @@ from jax_knnconv import _checks, _dtypes, _window
 from jax_knnconv._dense import dense
 from jax_knnconv._differentiable import Static, convolve, evaluate, prepare_cotangent
 from jax_knnconv._specs import DenseSpec
+from jax_knnconv._varying import vary_together
 from jax_knnconv.config import KernelConfig
 
 Padding = str | int | Sequence[int] | Sequence[tuple[int, int]]
@@ -109,7 +110,7 @@ def conv2d(
         precision=precision,
     )
     spec = _spec(x.shape[-3:-1], weight.shape[:2], stride, padding, dilation, implementation, config)
-    x, weight, bias = _checks.vary_together(x, weight, bias)
+    x, weight, bias = vary_together(x, weight, bias)
     static = Static(dense, spec, dtypes.compute, dtypes.out, 0)
     return (evaluate if forward_mode else convolve)(static, x, weight, bias, ())
 
@@ -168,7 +169,7 @@ def conv2d_dinput(
         preferred_element_type=preferred_element_type,
         precision=precision,
     )
-    g, weight = _checks.vary_together(g, weight)
+    g, weight = vary_together(g, weight)
     return dense.dinput(
         g.astype(dtypes.compute) if g.dtype != jnp.float32 else g,
         weight.astype(dtypes.compute),
@@ -233,7 +234,7 @@ def conv2d_dweight(
         preferred_element_type=preferred_element_type,
         precision=precision,
     )
-    x, g = _checks.vary_together(x, g)
+    x, g = vary_together(x, g)
     g, x = prepare_cotangent(g, x, dtypes.compute, implementation)
     dw, db = dense.dweight(x, g, (), spec=spec, out_dtype=dtypes.out, with_bias=True)
     return dw, db.astype(dtypes.out)

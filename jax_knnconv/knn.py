@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jax_knnconv import _checks, _dtypes
 from jax_knnconv._differentiable import Static, convolve, evaluate, prepare_cotangent
 from jax_knnconv._knn import knn, table_operands
 from jax_knnconv._knn_backward import knn_backward_call
 from jax_knnconv._specs import KnnSpec
+from jax_knnconv._varying import vary_together
 from jax_knnconv.config import KernelConfig
 from jax_knnconv.table import NeighborTable
 
@@ -115,7 +114,7 @@ def knn_conv(
         preferred_element_type=preferred_element_type,
         precision=precision,
     )
-    x, weight, bias, *operands = _checks.vary_together(x, weight, bias, *table_operands(table))
+    x, weight, bias, *operands = vary_together(x, weight, bias, *table_operands(table))
     static = Static(knn, spec, dtypes.compute, dtypes.out, len(table.group_shape))
     call = evaluate if forward_mode else convolve
     return call(static, x, _grouped(weight, table), _grouped(bias, table), tuple(operands))
@@ -166,7 +165,7 @@ def knn_dinput(
         preferred_element_type=preferred_element_type,
         precision=precision,
     )
-    g, weight, *operands = _checks.vary_together(g, weight, *table_operands(table))
+    g, weight, *operands = vary_together(g, weight, *table_operands(table))
     return knn.dinput(
         g,
         _grouped(weight.astype(dtypes.compute), table),
@@ -227,7 +226,7 @@ def knn_dweight(
         preferred_element_type=preferred_element_type,
         precision=precision,
     )
-    x, g, *operands = _checks.vary_together(x, g, *table_operands(table))
+    x, g, *operands = vary_together(x, g, *table_operands(table))
     g, x = prepare_cotangent(g, x, dtypes.compute, implementation)
     ones = (1,) * len(table.group_shape)
     dw, db = knn.dweight(x, g, operands, spec=spec, out_dtype=dtypes.out, groups=ones, with_bias=True)
@@ -281,7 +280,7 @@ def knn_backward(
         precision=precision,
     )
     dw_dtype = weight.dtype if preferred_element_type is None else dtypes.out
-    x, weight, g, *operands = _checks.vary_together(x, weight, g, *table_operands(table))
+    x, weight, g, *operands = vary_together(x, weight, g, *table_operands(table))
     g, x = prepare_cotangent(g, x, dtypes.compute, implementation)
     rank = len(table.group_shape)
     dx, dw, db = knn_backward_call(

@@ -53,8 +53,10 @@ class NeighborTable:
       slot_offsets, slot_rows, slot_sources: the same taps sorted by slot, then row; None where slots is None.
 
     Concrete indices are sorted here in NumPy, in linear time; traced ones (inside jit, vmap, shard_map) by XLA. Both
-    give the same arrays. A table is an immutable pytree of those arrays; num_inputs and num_slots are static. Two
-    tables are equal only if they are the same object.
+    give the same arrays. Traced indices that are sharded over an Explicit mesh must be given inside shard_map.
+
+    A table is an immutable pytree of those arrays; num_inputs and num_slots are static. Two tables are equal only if
+    they are the same object.
 
     Raises:
       TypeError: indices or slots are not of an integer dtype; a size is no integer; slots are given without num_slots.
@@ -97,7 +99,7 @@ class NeighborTable:
         else:
             num_slots = check_size("num_slots", num_slots)
         if slots is not None:
-            slots = _read_slots(slots, indices.shape, num_slots)
+            slots = _read_slots(slots, indices, num_slots)
         indices = _narrow(indices)
 
         if isinstance(indices, np.ndarray) and (slots is None or isinstance(slots, np.ndarray)):
@@ -230,23 +232,25 @@ def _narrow(array: Any) -> Any:
     return where(fits, array.astype(np.int32), np.int32(_HOLE))
 
 
-def _read_slots(slots: Any, shape: tuple[int, ...], num_slots: int) -> Any:
+def _read_slots(slots: Any, indices: Any, num_slots: int) -> Any:
+    """Slots as int32 of indices' shape; those whose values are known lie in range."""
     slots = as_integers("slots", slots)
-    broadcast_to = np.broadcast_to if isinstance(slots, np.ndarray) else jnp.broadcast_to
-    try:
-        slots = broadcast_to(slots, shape)
-    except ValueError:
-        raise ValueError(
-            f"slots: got shape {slots.shape}, expected indices' shape {shape} or one that broadcasts to it"
-        ) from None
     if isinstance(slots, np.ndarray):
         outside = (slots < 0) | (slots >= num_slots)
         if outside.any():
-            where = np.unravel_index(int(outside.argmax()), shape)
-            *group, row, column = (int(i) for i in where)
-            place = (f"group {tuple(group)}, " if group else "") + f"row {row}, column {column}"
+            where = tuple(int(i) for i in np.argwhere(outside)[0])
+            places = [f"row {where[-2]}"] if len(where) > 1 else []
+            places = [f"group {where[:-2]}", *places] if len(where) > 2 else places
+            place = ", ".join([*places, f"column {where[-1]}"] if where else ["every tap"])
             raise ValueError(f"slots: got {slots[where]} at {place}, expected [0, num_slots) = [0, {num_slots})")
-    return _narrow(slots)
+    concrete = isinstance(slots, np.ndarray) and isinstance(indices, np.ndarray)
+    broadcast_to = np.broadcast_to if concrete else jnp.broadcast_to
+    try:
+        return broadcast_to(_narrow(slots), indices.shape)
+    except ValueError:
+        raise ValueError(
+            f"slots: got shape {slots.shape}, expected indices' shape {indices.shape} or one that broadcasts to it"
+        ) from None
 
 
 def _counting_sort(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:

@@ -46,7 +46,7 @@ def forward(
             y = y + bias
         return y.reshape(*x.shape[:-3], *y.shape[1:]).astype(out_dtype)
 
-    return over_groups(one, weight.ndim - 4, x, weight, present(bias))
+    return over_groups(one, weight.ndim - 4, x, weight, present(bias), loop_if_symbolic=True)
 
 
 def dinput(
@@ -69,7 +69,7 @@ def dinput(
             dx = _dinput_by_taps(images, weight, stride, padding, dilation, input_size)
         return dx.reshape(*g.shape[:-3], *dx.shape[1:]).astype(out_dtype)
 
-    return over_groups(one, weight.ndim - 4, g, weight)
+    return over_groups(one, weight.ndim - 4, g, weight, loop_if_symbolic=True)
 
 
 def dweight(
@@ -145,7 +145,9 @@ def _convolve(
     )
 
 
-def _dinput_unit_stride(g: jax.Array, weight: jax.Array, padding: Pair, dilation: Pair, input_size: Pair) -> jax.Array:
+def _dinput_unit_stride(
+    g: jax.Array, weight: jax.Array, padding: Pair, dilation: Pair, input_size: Pair
+) -> jax.Array:
     """The convolution of g with the reversed kernel.
 
     It is reversed by gathers: XLA takes a convolution by `rev` for cuDNN's own input gradient, which may use atomics.

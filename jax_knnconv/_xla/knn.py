@@ -5,6 +5,9 @@
 Operands, results and attributes are those of the handlers (docs/handlers.md), less the workspace. Where the slot of a tap
 is its column, forward and dweight loop over columns, which hold one tap a row. Otherwise, and in dinput, taps come
 sorted by slot, in chunks (`taps`). Gathered rows of one column or chunk are all that is held at a time.
+
+A table that a jitted function closes over is a constant to XLA, which would sort it while compiling, a hundred times
+slower than the compiled program does: barriers keep it from that.
 """
 
 from __future__ import annotations
@@ -91,12 +94,10 @@ def dinput(
         length = chunk_length(num_taps, num_slots, max(num_inputs, g.shape[-2]))
 
         def plan(offsets: jax.Array, rows: jax.Array, slots: jax.Array) -> Chunks:
-            offsets = offsets[:, 0]
-            # Equal slots keep the order by (source, row) in a stable sort.
-            sources = jnp.repeat(
-                jnp.arange(num_inputs, dtype=jnp.int32), jnp.diff(offsets), total_repeat_length=num_taps
-            )
+            offsets, rows, slots = lax.optimization_barrier((offsets[:, 0], rows, slots))
             taps = jnp.arange(num_taps, dtype=jnp.int32)
+            sources = _sources_of(offsets, num_taps)
+            # Equal slots keep the order by (source, row) in a stable sort.
             starts, order = _sort_by_slot(jnp.where(taps < offsets[-1], slots, num_slots), num_slots)
             return make_chunks(starts, sources[order], rows[order], length)
 
@@ -144,7 +145,7 @@ def dweight(
         length = chunk_length(slot_rows.shape[-1], num_slots, max(num_inputs, num_outputs))
 
         def plan(offsets: jax.Array, rows: jax.Array, sources: jax.Array) -> Chunks:
-            return make_chunks(offsets[:, 0], rows, sources, length)
+            return make_chunks(*lax.optimization_barrier((offsets[:, 0], rows, sources)), length)
 
         chunks, count = _shared_count(over_groups(plan, group_rank, slot_offsets, slot_rows, slot_sources))
 
@@ -227,11 +228,18 @@ def _chunks_of_rows(
     length = chunk_length(num_outputs * columns, num_slots, max(num_inputs, num_outputs))
 
     def plan(indices: jax.Array, slots: jax.Array) -> Chunks:
+        indices, slots = lax.optimization_barrier((indices, slots))
         taps = _is_tap(indices, slots, num_inputs, num_slots)
         starts, order = _sort_by_slot(jnp.where(taps, slots, num_slots).reshape(-1), num_slots)
         return make_chunks(starts, order // columns, indices.reshape(-1)[order], length)
 
     return _shared_count(over_groups(plan, rank, indices, slots))
+
+
+def _sources_of(offsets: jax.Array, num_taps: int) -> jax.Array:
+    """The source of each of the taps in source order, from where each source's taps start: how many ended before it."""
+    ends = jnp.zeros(num_taps, jnp.int32).at[offsets[1:-1]].add(1, mode="drop")
+    return jnp.cumsum(lax.optimization_barrier(ends), dtype=jnp.int32)
 
 
 def _sort_by_slot(slots: jax.Array, num_slots: int) -> tuple[jax.Array, jax.Array]:

@@ -1,8 +1,208 @@
+#include "cpu/knn_dweight.h"
+
+#include "cpu/dweight.h"
 #include "cpu/handlers.h"
 
 namespace knnconv::cpu {
 namespace {
-ffi::Error Run() { return ffi::Error(ffi::ErrorCode::kUnimplemented, "knn_dweight"); }
+
+// Slots of this many channels or fewer share a tile of x.
+constexpr int64_t kStackedChannels = 8;
+
+// One group's table. Rows are [b, m].
+struct KnnTable {
+  int64_t sources, outputs, neighbours, slot_count, channels;
+  const int32_t* indices;  // [outputs, neighbours]
+  const int32_t* slots;    // the same, or nullptr: the slot is the column
+  bool zero_empty_rows;
+
+  bool IsSource(int32_t index) const { return uint32_t(index) < uint64_t(sources); }
+
+  // Element offset of a source row in x.
+  int64_t Element(int64_t b, int32_t index) const { return (b * sources + index) * channels; }
+
+  bool IsEmpty(int64_t m) const {
+    for (int64_t k = m * neighbours; k < (m + 1) * neighbours; ++k) {
+      if (IsSource(indices[k]) && (slots == nullptr || uint32_t(slots[k]) < uint64_t(slot_count))) return false;
+    }
+    return true;
+  }
+
+  // Calls piece(b, first m, end m, row of the first m) for each batch entry's part of [begin, end).
+  template <typename Piece>
+  void Pieces(int64_t begin, int64_t end, const Piece& piece) const {
+    for (int64_t row = begin; row < end;) {
+      const int64_t b = row / outputs, m = row % outputs;
+      const int64_t m_end = std::min(outputs, m + end - row);
+      piece(b, m, m_end, row);
+      row += m_end - m;
+    }
+  }
+
+  int CountedRows(int64_t begin, int64_t end, int32_t* rows) const {
+    int count = 0;
+    Pieces(begin, end, [&](int64_t, int64_t m, int64_t m_end, int64_t row) {
+      for (; m < m_end; ++m, ++row) {
+        if (!zero_empty_rows || !IsEmpty(m)) rows[count++] = int32_t(row - begin);
+      }
+    });
+    return count;
+  }
+};
+
+// A table without slots: slot v's tap of row m is indices[m, v].
+struct ColumnTaps {
+  KnnTable table;
+
+  void Start(int64_t) {}
+
+  template <typename Push>
+  void Visit(int64_t slot, int64_t begin, int64_t end, const Push& push) const {
+    table.Pieces(begin, end, [&](int64_t b, int64_t m, int64_t m_end, int64_t row) {
+      const int32_t* index = table.indices + m * table.neighbours + slot;
+      for (; m < m_end; ++m, ++row, index += table.neighbours) {
+        if (table.IsSource(*index)) push(table.Element(b, *index), row - begin);
+      }
+    });
+  }
+
+  int64_t Stackable(int64_t, int64_t) const { return table.channels <= kStackedChannels ? 1 : 0; }
+
+  void Stack(int64_t slot, int64_t, int64_t begin, int64_t end, RowRun* runs) const {
+    std::fill(runs, runs + (end - begin), RowRun{});
+    const int32_t channels = int32_t(table.channels);
+    Visit(slot, begin, end, [&](int64_t source, int64_t row) { runs[row] = {source, 0, channels}; });
+  }
+
+  int CountedRows(int64_t begin, int64_t end, int32_t* rows) const { return table.CountedRows(begin, end, rows); }
+};
+
+// A table with slots: the taps of slot v are entries [offset(v), offset(v + 1)) of the slot order, in rows' order.
+class SlotTaps {
+ public:
+  // `first_slot`: the lowest that will be visited; at most kBandRows from there on are.
+  SlotTaps(const KnnTable& table, const uint32_t* offsets, const int32_t* rows, const int32_t* sources, int64_t entries)
+      : table_(table), offsets_(offsets), rows_(rows), sources_(sources), entries_(entries) {}
+
+  void Start(int64_t) { std::fill(batch_, batch_ + kBandRows, -1); }
+
+  template <typename Push>
+  void Visit(int64_t slot, int64_t begin, int64_t end, const Push& push) {
+    const int64_t last = Entry(slot + 1);
+    int64_t& cursor = cursors_[slot % kBandRows];
+    int64_t& batch = batch_[slot % kBandRows];
+    table_.Pieces(begin, end, [&](int64_t b, int64_t m, int64_t m_end, int64_t row) {
+      if (batch != b) {  // from the slot's start, or from the middle of its rows where a slice starts
+        batch = b;
+        cursor = std::lower_bound(rows_ + Entry(slot), rows_ + last, int32_t(m)) - rows_;
+      }
+      for (; cursor < last && rows_[cursor] < m_end; ++cursor) {
+        if (table_.IsSource(sources_[cursor])) {
+          push(table_.Element(b, sources_[cursor]), row - begin + rows_[cursor] - m);
+        }
+      }
+    });
+  }
+
+  int64_t Stackable(int64_t, int64_t) const { return 0; }
+  void Stack(int64_t, int64_t, int64_t, int64_t, RowRun*) const {}
+  int CountedRows(int64_t begin, int64_t end, int32_t* rows) const { return table_.CountedRows(begin, end, rows); }
+
+ private:
+  // 64 bits in two words, low word first.
+  int64_t Entry(int64_t slot) const {
+    return std::min(int64_t(uint64_t(offsets_[2 * slot + 1]) << 32 | offsets_[2 * slot]), entries_);
+  }
+
+  KnnTable table_;
+  const uint32_t* offsets_;
+  const int32_t* rows_;
+  const int32_t* sources_;
+  int64_t entries_;
+  // For each slot of the band (their numbers differ modulo kBandRows): the next entry, and the batch entry it is for.
+  int64_t cursors_[kBandRows];
+  int64_t batch_[kBandRows];
+};
+
 }  // namespace
-XLA_FFI_DEFINE_HANDLER_SYMBOL(KnnDweight, Run, ffi::Ffi::Bind());
+
+ffi::Error RunKnnDweight(ffi::ThreadPool& pool, ffi::AnyBuffer x, ffi::AnyBuffer g, ffi::AnyBuffer indices,
+                         ffi::AnyBuffer slots, ffi::AnyBuffer slot_offsets, ffi::AnyBuffer slot_rows,
+                         ffi::AnyBuffer slot_sources, ffi::AnyBuffer dw, ffi::AnyBuffer db, ffi::AnyBuffer partials,
+                         bool zero_empty_rows) {
+  const Dims xd = x.dimensions(), gd = g.dimensions(), wd = dw.dimensions(), id = indices.dimensions();
+  const Dims od = slot_offsets.dimensions(), rd = slot_rows.dimensions(), sd = slot_sources.dimensions();
+  KNNCONV_CHECK(wd.size() >= 3);
+  const int rank = int(wd.size()) - 3;
+  const size_t row_dim = xd.size() - 2;
+  KNNCONV_CHECK(xd.size() >= wd.size() - 1 && gd.size() == xd.size() && int(id.size()) == rank + 2);
+  const bool has_slots = slots.dimensions().size() == id.size();
+  Groups groups;
+  if (has_slots) {
+    KNNCONV_RETURN_IF_ERROR(Groups::Make(rank, {xd, gd, wd, id, slots.dimensions(), od, rd, sd}, &groups));
+    KNNCONV_CHECK(slots.dimensions()[rank] == id[rank] && slots.dimensions()[rank + 1] == id[rank + 1]);
+    KNNCONV_CHECK(int(od.size()) == rank + 2 && od[rank] == wd[rank] + 1 && od[rank + 1] == 2);
+    KNNCONV_CHECK(int(rd.size()) == rank + 1 && int(sd.size()) == rank + 1 && rd[rank] == sd[rank]);
+    for (const ffi::AnyBuffer* operand : {&slots, &slot_offsets, &slot_rows, &slot_sources}) {
+      KNNCONV_CHECK(operand->element_type() == ffi::DataType::S32);
+    }
+  } else {
+    KNNCONV_RETURN_IF_ERROR(Groups::Make(rank, {xd, gd, wd, id}, &groups));
+    KNNCONV_CHECK(slots.element_count() == 0 && wd[rank] == id[rank + 1]);
+  }
+  KNNCONV_CHECK(indices.element_type() == ffi::DataType::S32 && gd[row_dim] == id[rank]);
+  KNNCONV_RETURN_IF_ERROR(DweightCall::Check(groups, 1, 1, x, g, dw, db, partials));
+  const DweightCall call(groups, 1, x, g, dw, db, partials);
+
+  const auto words = [&](ffi::AnyBuffer buffer, int64_t group) {
+    const Dims dims = buffer.dimensions();
+    return static_cast<const int32_t*>(buffer.untyped_data()) +
+           groups.IndexOf(group, dims) * Product(dims, rank, dims.size());
+  };
+  const auto table_of = [&](int64_t group) {
+    return KnnTable{xd[row_dim], id[rank], id[rank + 1], call.slots, call.channels, words(indices, group),
+                    has_slots ? words(slots, group) : nullptr, zero_empty_rows};
+  };
+  const int64_t rows = call.batch * id[rank];
+  const double taps_per_row_and_slot = has_slots && call.slots > 0 ? double(id[rank + 1]) / double(call.slots) : 1;
+  const auto plan = DweightPlan::Make(groups.count(), rows, call.slots, call.channels, call.columns,
+                                      taps_per_row_and_slot, call.max_slices);
+  if (has_slots) {
+    RunDweight(pool, plan, call, [&](int64_t group) {
+      return SlotTaps(table_of(group), reinterpret_cast<const uint32_t*>(words(slot_offsets, group)),
+                      words(slot_rows, group), words(slot_sources, group), rd[rank]);
+    });
+  } else {
+    RunDweight(pool, plan, call, [&](int64_t group) { return ColumnTaps{table_of(group)}; });
+  }
+  return ffi::Error::Success();
+}
+
+namespace {
+
+ffi::Error RunHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer g, ffi::AnyBuffer indices, ffi::AnyBuffer slots,
+               ffi::AnyBuffer slot_offsets, ffi::AnyBuffer slot_rows, ffi::AnyBuffer slot_sources,
+               ffi::Result<ffi::AnyBuffer> dw, ffi::Result<ffi::AnyBuffer> db, ffi::Result<ffi::AnyBuffer> partials,
+               int64_t zero_empty_rows) {
+  return RunKnnDweight(pool, x, g, indices, slots, slot_offsets, slot_rows, slot_sources, *dw, *db, *partials,
+                       zero_empty_rows != 0);
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(KnnDweight, RunHandler,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("zero_empty_rows"));
+
 }  // namespace knnconv::cpu

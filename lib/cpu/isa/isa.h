@@ -10,29 +10,60 @@
 
 namespace knnconv::cpu {
 
-// A stretch of consecutive k-steps of one tile product.
+// A stretch of consecutive k-steps of one tile.
 struct Segment {
-  const float* b;  // [length, tile_columns], contiguous
+  const float* b;  // tile_product: [length, columns]; dot_product: [columns] rows, b_stride apart, of `length`
   int32_t a;       // first k-step in the A tile
   int32_t length;
+};
+
+// How source elements become fp32: converted, or (fp32 source, 16-bit compute) rounded to the compute type on the way.
+enum class Source : int { kF32 = 0, kF16 = 1, kBF16 = 2, kF32AsF16 = 3, kF32AsBF16 = 4 };
+inline constexpr int kSources = 5;
+
+// A row to gather: elements [source + begin, source + end) of an array, at [begin, end) of the gathered row.
+struct RowRun {
+  int64_t source;
+  int32_t begin;
+  int32_t end;
 };
 
 struct Isa {
   const char* name;
 
-  // c[r, :] (+)= sum over segments s, k:  a[r * kTileDepthStride + s.a + k] * s.b[k, :]
-  // rows in [1, tile_rows]; c is [rows, tile_columns] with row stride ldc; sums fp32, k ascending.
-  void (*tile_product)(const float* a, const Segment* segments, int count, int rows, float* c, int64_t ldc,
-                       bool accumulate);
+  // c[r][n] (+)= sum over segments s, k:  a[r * kTileDepthStride + s.a + k] * s.b[k * columns + n]
+  // rows in [1, tile_rows]; columns 16 or 32; sums fp32, one chain of k ascending an element.
+  void (*tile_product)(const float* a, const Segment* segments, int count, int rows, int columns, float* const* c,
+                       int64_t c_offset, bool accumulate);
   int tile_rows;
-  int tile_columns;
 
-  // c[r, :] += sum over k < depth:  a[k * lda + r] * b[k * ldb + :]
-  // rows in [1, outer_rows]; c is [rows, outer_columns] with row stride ldc; sums fp32, k ascending.
-  void (*outer_product)(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t depth, int rows, float* c,
-                        int64_t ldc);
+  // c[r][n * kDotLanes + l] (+)= sum over segments s, k = l mod kDotLanes:  a[r, s.a + k] * s.b[n * b_stride + k]
+  // For few columns: the lanes run over k. rows >= 1; columns in [1, kDotColumns]; lengths are multiples of kDotLanes.
+  void (*dot_product)(const float* a, const Segment* segments, int count, int rows, int columns, int64_t b_stride,
+                      float* const* c, bool accumulate);
+
+  // c[r, :] (+)= sum over k < depth:  a[k * lda + r] * b[b_rows[k] * outer_columns + :]
+  // rows in [1, outer_rows], columns in [1, outer_columns] of c, whose row stride is ldc; sums fp32, k ascending, formed
+  // apart from c and added to it at the end. Every row of b has outer_columns elements.
+  void (*outer_product)(const float* a, int64_t lda, const float* b, const int32_t* b_rows, int64_t depth, int rows,
+                        int columns, float* c, int64_t ldc, bool accumulate);
   int outer_rows;
   int outer_columns;
+
+  // dst[i * ldd + j] = float(base[runs[i].source + j]) where runs[i].begin <= j < runs[i].end, else 0; j < width.
+  // By Dtype of base; nothing outside a run is read.
+  void (*gather_runs[kDtypes])(const void* base, const RowRun* runs, int64_t count, int width, float* dst, int64_t ldd);
+  // The same for fp32 base, rounded to the Dtype.
+  void (*gather_runs_rounded[kDtypes])(const void* base, const RowRun* runs, int64_t count, int width, float* dst, int64_t ldd);
+
+  // dst[r * kTileDepthStride + i] = float(rows[r][begin + i]) for i < n, by Source; a null row gives zeros.
+  // Writes zeros from n to the next multiple of kDotLanes.
+  void (*gather[kSources])(const void* const* rows, int64_t count, int64_t begin, int64_t n, float* dst);
+  // dst[i] = sum over t < count of float(base[rows[t] * stride + i]) for i < n, t ascending; stride in elements.
+  void (*sum_rows[kSources])(const void* base, int64_t stride, const int32_t* rows, int64_t count, int64_t n,
+                             float* dst);
+  // dst[i] = round_to_dtype(src[i] + bias[i]), by Dtype of dst; a null bias is zero.
+  void (*store_biased[kDtypes])(const float* src, const float* bias, int64_t n, void* dst);
 
   // dst[i] = float(src[i]), by Dtype of src.
   void (*load[kDtypes])(const void* src, int64_t n, float* dst);
@@ -45,6 +76,13 @@ struct Isa {
 // k-steps that one A tile holds a row; the row stride adds 16 so that rows do not share a cache set.
 inline constexpr int kTileDepth = 256;
 inline constexpr int kTileDepthStride = kTileDepth + 16;
+// No instruction set's tile has more rows.
+inline constexpr int kMaxTileRows = 14;
+// Columns of a weight panel; the last panel of a matrix may be half as wide.
+inline constexpr int kPanelColumns = 32;
+// Partial sums of one element of dot_product, and the most columns it takes.
+inline constexpr int kDotLanes = 16;
+inline constexpr int kDotColumns = 8;
 
 // The widest instruction set that this processor and the build share.
 // The environment variable JAX_KNNCONV_CPU_ISA (avx512, avx2, plain) asks for a narrower one; read once.

@@ -1,0 +1,38 @@
+"""Types inside shard_map: over which manual mesh axes a value varies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+
+def varying_axes(value: Any) -> frozenset[str]:
+    """The manual mesh axes over which a value differs between devices."""
+    return (value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)).manual_axis_type.varying
+
+
+def result_type(shape: Sequence[Any], dtype: Any, operands: Sequence[Any]) -> jax.core.ShapedArray:
+    """The type of a result that depends on all operands: it varies wherever one of them does."""
+    widest = max(operands, key=lambda aval: len(varying_axes(aval)))
+    if not varying_axes(widest):
+        return jax.core.ShapedArray(tuple(shape), dtype)
+    sharding = NamedSharding(widest.sharding.mesh, PartitionSpec(*(None,) * len(shape)))
+    return widest.update(shape=tuple(shape), dtype=dtype, weak_type=False, sharding=sharding)
+
+
+def vary_together(*arrays: Any) -> tuple[Any, ...]:
+    """The arrays (or Nones), all varying over the same axes: a replicated one is cast to vary.
+
+    Done before anything is differentiated: the transpose of that cast is the sum over devices of a replicated operand's
+    gradient.
+    """
+    union = frozenset().union(*(varying_axes(a) for a in arrays if a is not None))
+    return tuple(
+        a
+        if a is None or not (missing := union - varying_axes(a))
+        else jax.lax.pcast(a, tuple(sorted(missing)), to="varying")
+        for a in arrays
+    )

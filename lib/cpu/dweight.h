@@ -1,0 +1,248 @@
+// dw[v, c, o] = sum over taps (row, source) of slot v:  x[source, c] * g[row, o];   db[o] = sum over rows:  g[row, o]
+//
+// A matrix product [V*C, taps] @ [taps, O] whose operands are never formed. A task owns a band of dw's rows (whole slots,
+// or part of one slot's channels), a group of its columns and a slice of the rows of g. It walks its slice in blocks:
+//
+//     g block, fp32 panels of outer_columns        for each slot of the band:
+//     [panel][block row][outer_columns]              taps -> x rows gathered into an fp32 tile [tap, channel]
+//                                                    sums[channels, columns] += tile^T @ panels   (outer_product)
+//
+// A sum of millions of taps keeps its low bits: chains of kTapTile in registers, kStretchRows rows in the thread's tile of
+// sums, then the total. One slice's total is rounded into dw; several go to `partials` and are added in slice order by a
+// second pass. Bound by the multiply-add units from O = 32 or so on, below that by gathering x.
+//
+// dense_dweight.cc and knn_dweight.cc say where the taps come from.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "cpu/dweight_call.h"
+#include "cpu/dweight_plan.h"
+#include "cpu/isa/isa.h"
+#include "cpu/parallel.h"
+
+namespace knnconv::cpu {
+
+// Taps of one slot that lie in a block of rows, as many as one tile of x holds.
+struct TapTile {
+  RowRun runs[kTapTile];       // elements of x from the band's first channel on
+  int32_t rows[kTapTile];   // rows of g, counted from the block's first
+  int count = 0;
+};
+
+// A thread's tiles, kept between tasks. All have room for whole vectors past their end.
+struct DweightScratch {
+  static constexpr int kTileStride = kBandRows + 16;  // rows of the x tile do not share a cache set
+  static constexpr int kSums = (kBandRows + 1) * kColumnGroup;
+  alignas(64) float tile[kTapTile * kTileStride];
+  alignas(64) float panels[kPanelElements];
+  alignas(64) float sums[kSums];  // [band rows, kColumnGroup], then a row for db
+  alignas(64) float totals[kSums];  // untouched, so not resident, where rows are few
+  TapTile taps;
+  RowRun rows[kMaxBlockRows];
+  int32_t counted_rows[kMaxBlockRows];
+
+  static DweightScratch& OfThread() {
+    thread_local std::unique_ptr<DweightScratch> scratch(new DweightScratch);
+    return *scratch;
+  }
+};
+
+// One task: a band and a column group of one slice of one group.
+//
+// Taps has
+//   int Stackable(slot, slots): how many slots from `slot` on one run of x covers, row by row (0: take slots one by one)
+//   void Stack(slot, slots, begin, end, runs): those runs for rows [begin, end), clipped to what exists
+//   void Start(begin): rows will be asked for in ascending order from `begin` on
+//   void Visit(slot, begin, end, push): push(source row's first element, row - begin) for each tap of the slot there
+//   int CountedRows(begin, end, rows): rows, counted from `begin`, that count in db
+template <typename Taps>
+class DweightTask {
+ public:
+  DweightTask(const DweightPlan& plan, const DweightOperands& operands, Taps taps, const DweightTile& at)
+      : plan_(plan), operands_(operands), taps_(taps), at_(at), bias_(at.first_band && operands.db != nullptr) {
+    const bool rounded = operands.x_dtype == Dtype::kF32 && operands.g_dtype != Dtype::kF32;
+    gather_x_ = rounded ? isa_.gather_runs_rounded[int(operands.g_dtype)] : isa_.gather_runs[int(operands.x_dtype)];
+    x_ = Offset(operands.x, operands.x_dtype, at.channel);
+  }
+
+  // The band's sums, [slots * channels, kColumnGroup], then db's; valid until the thread's next task.
+  const float* Sum() {
+    taps_.Start(at_.row_begin);
+    const int64_t sums_size = (at_.slots * at_.channels + (bias_ ? 1 : 0)) * kColumnGroup;
+    float* const totals = scratch_.totals;
+    for (int64_t begin = at_.row_begin;;) {
+      const int64_t end = std::min(begin + kStretchRows, at_.row_end);
+      SumStretch(begin, end);
+      if (begin == at_.row_begin) {
+        if (end == at_.row_end) return scratch_.sums;
+        std::copy_n(scratch_.sums, sums_size, totals);
+      } else {
+        for (int64_t i = 0; i < sums_size; ++i) totals[i] += scratch_.sums[i];
+        if (end == at_.row_end) return totals;
+      }
+      begin = end;
+    }
+  }
+
+ private:
+  void SumStretch(int64_t stretch_begin, int64_t stretch_end) {
+    int64_t begin = stretch_begin;
+    do {  // once at least: no rows give zeros
+      const int64_t end = std::min(begin + plan_.block_rows, stretch_end);
+      accumulate_ = begin != stretch_begin;
+      PackPanels(begin, end);
+      if (bias_) AddBias(begin, end);
+      for (int64_t slot = at_.slot; slot < at_.slot + at_.slots;) {
+        if (taps_.Stackable(slot, 1) > 0) {
+          slot = AddStacked(slot, begin, end);
+        } else {
+          AddSlot(slot++, begin, end);
+        }
+      }
+      begin = end;
+    } while (begin < stretch_end);
+  }
+
+  float* SumsOf(int64_t slot) { return scratch_.sums + (slot - at_.slot) * at_.channels * kColumnGroup; }
+
+  void PackPanels(int64_t begin, int64_t end) {
+    for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
+      const int32_t width = int32_t(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
+      for (int64_t row = begin; row < end; ++row) {
+        scratch_.rows[row - begin] = {row * plan_.columns + at_.column + column, 0, width};
+      }
+      isa_.gather_runs[int(operands_.g_dtype)](operands_.g, scratch_.rows, end - begin, isa_.outer_columns, Panel(panel),
+                                          isa_.outer_columns);
+    }
+  }
+
+  float* Panel(int64_t panel) { return scratch_.panels + panel * plan_.block_rows * isa_.outer_columns; }
+
+  // db is the weight gradient of a source row that is always 1.
+  void AddBias(int64_t begin, int64_t end) {
+    static const float one = 1;
+    const int count = taps_.CountedRows(begin, end, scratch_.counted_rows);
+    Multiply(&one, 0, scratch_.counted_rows, count, 1, SumsOf(at_.slot + at_.slots), accumulate_);
+  }
+
+  void AddSlot(int64_t slot, int64_t begin, int64_t end) {
+    TapTile& taps = scratch_.taps;
+    const int32_t width = int32_t(at_.channels);
+    bool accumulate = accumulate_;
+    const auto flush = [&] {
+      gather_x_(x_, taps.runs, taps.count, width, scratch_.tile, DweightScratch::kTileStride);
+      Multiply(scratch_.tile, DweightScratch::kTileStride, taps.rows, taps.count, at_.channels, SumsOf(slot), accumulate);
+      accumulate = true;
+      taps.count = 0;
+    };
+    taps.count = 0;
+    taps_.Visit(slot, begin, end, [&](int64_t source, int64_t row) {
+      if (taps.count == kTapTile) flush();
+      taps.runs[taps.count] = {source, 0, width};
+      taps.rows[taps.count++] = int32_t(row);
+    });
+    if (taps.count > 0 || !accumulate) flush();
+  }
+
+  // Slots of few channels side by side in one tile, so that they fill the registers together. Holes become zeros.
+  int64_t AddStacked(int64_t slot, int64_t begin, int64_t end) {
+    const int64_t first = slot;
+    TapTile& taps = scratch_.taps;
+    int64_t width = 0;
+    while (slot < at_.slot + at_.slots) {
+      const int64_t slots = taps_.Stackable(slot, at_.slot + at_.slots - slot);
+      const int64_t elements = slots * at_.channels;
+      taps_.Stack(slot, slots, begin, end, taps.runs);
+      gather_x_(x_, taps.runs, end - begin, int(elements), scratch_.tile + width, DweightScratch::kTileStride);
+      width += elements;
+      slot += slots;
+    }
+    for (int32_t row = 0; row < end - begin; ++row) taps.rows[row] = row;
+    Multiply(scratch_.tile, DweightScratch::kTileStride, taps.rows, end - begin, width, SumsOf(first),
+             accumulate_);
+    return slot;
+  }
+
+  // sums[r, :] (+)= sum over k < depth:  a[k, r] * panels[rows[k], :], r < width
+  void Multiply(const float* a, int64_t lda, const int32_t* rows, int64_t depth, int64_t width, float* sums,
+                bool accumulate) {
+    const int64_t tiles = CeilDiv(width, isa_.outer_rows);
+    for (int64_t tile = 0, r = 0; tile < tiles; ++tile) {
+      const int count = int((width - r + tiles - tile - 1) / (tiles - tile));  // even tiles
+      for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
+        const int columns = int(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
+        isa_.outer_product(a + r, lda, Panel(panel), rows, depth, count, columns, sums + r * kColumnGroup + column,
+                           kColumnGroup, accumulate);
+      }
+      r += count;
+    }
+  }
+
+  const Isa& isa_ = ActiveIsa();
+  DweightScratch& scratch_ = DweightScratch::OfThread();
+  const DweightPlan& plan_;
+  const DweightOperands& operands_;
+  Taps taps_;
+  const DweightTile& at_;
+  const bool bias_;
+  bool accumulate_ = false;  // onto what the stretch's earlier blocks summed
+  const void* x_;
+  void (*gather_x_)(const void*, const RowRun*, int64_t, int, float*, int64_t);
+};
+
+// All groups of a call. taps_of(group) gives a group's taps.
+template <typename TapsOf>
+void RunDweight(ffi::ThreadPool& pool, const DweightPlan& plan, const DweightCall& call, const TapsOf& taps_of) {
+  const int64_t weight_size = plan.slots * plan.channels * plan.columns;
+  const int64_t partial_size = weight_size + plan.columns;
+  const Isa& isa = ActiveIsa();
+
+  ParallelFor(pool, plan.tasks(), [&](int64_t task) {
+    const DweightTile at = plan.Tile(task);
+    const DweightOperands operands = call.Operands(at.group);
+    const int64_t rows = at.slots * at.channels, bias_rows = at.first_band && call.has_bias ? 1 : 0;
+    const float* sums = DweightTask(plan, operands, taps_of(at.group), at).Sum();
+    void *dw = operands.dw, *db = operands.db;
+    Dtype dw_dtype = operands.dw_dtype, db_dtype = operands.db_dtype;
+    if (plan.slices > 1) {
+      dw = call.partials + (at.group * plan.slices + at.slice) * partial_size;
+      db = static_cast<float*>(dw) + weight_size;
+      dw_dtype = db_dtype = Dtype::kF32;
+    }
+    const int64_t first = (at.slot * plan.channels + at.channel) * plan.columns + at.column;
+    for (int64_t r = 0; r < rows; ++r, sums += kColumnGroup) {
+      isa.store[int(dw_dtype)](sums, at.columns, Offset(dw, dw_dtype, first + r * plan.columns));
+    }
+    if (bias_rows > 0) isa.store[int(db_dtype)](sums, at.columns, Offset(db, db_dtype, at.column));
+  });
+
+  if (plan.slices == 1) return;
+  constexpr int64_t kChunk = 4096;
+  const int64_t summed = call.has_bias ? partial_size : weight_size;
+  const int64_t chunks = CeilDiv(summed, kChunk);
+  ParallelFor(pool, plan.groups * chunks, [&](int64_t task) {
+    const int64_t group = task / chunks, begin = task % chunks * kChunk, end = std::min(begin + kChunk, summed);
+    const DweightOperands operands = call.Operands(group);
+    const float* partial = call.partials + group * plan.slices * partial_size;
+    float sums[kChunk];
+    std::memcpy(sums, partial + begin, (end - begin) * sizeof(float));
+    for (int64_t slice = 1; slice < plan.slices; ++slice) {
+      const float* more = partial + slice * partial_size + begin;
+      for (int64_t i = 0; i < end - begin; ++i) sums[i] += more[i];
+    }
+    const int64_t split = std::clamp(weight_size, begin, end);
+    if (begin < split) {
+      isa.store[int(operands.dw_dtype)](sums, split - begin, Offset(operands.dw, operands.dw_dtype, begin));
+    }
+    if (split < end) {
+      isa.store[int(operands.db_dtype)](sums + (split - begin), end - split,
+                                        Offset(operands.db, operands.db_dtype, split - weight_size));
+    }
+  });
+}
+
+}  // namespace knnconv::cpu

@@ -1,0 +1,86 @@
+// The operands and results that dense and KNN weight gradients share: checked once, then handed out group by group.
+#pragma once
+
+#include "common/ffi.h"
+#include "common/layout.h"
+
+namespace knnconv::cpu {
+
+inline const void* Offset(const void* base, Dtype dtype, int64_t elements) {
+  return static_cast<const char*>(base) + elements * ByteWidth(dtype);
+}
+inline void* Offset(void* base, Dtype dtype, int64_t elements) {
+  return static_cast<char*>(base) + elements * ByteWidth(dtype);
+}
+
+// One group's matrices.
+struct DweightOperands {
+  const void* x;
+  Dtype x_dtype;
+  const void* g;
+  Dtype g_dtype;
+  void* dw;
+  Dtype dw_dtype;
+  void* db;  // nullptr: not asked for
+  Dtype db_dtype;
+};
+
+struct DweightCall {
+  Groups groups;
+  ffi::AnyBuffer x, g, dw, db;
+  float* partials;
+  int64_t max_slices;
+  bool has_bias;
+  int64_t batch;     // the product of x's and g's batch dimensions
+  int64_t slots;     // V, or F_H * F_W
+  int64_t channels;  // C
+  int64_t columns;   // O
+
+  // x is [groups, batch, row_rank dimensions, C], g the same with O, dw [groups, slot_rank dimensions, C, O].
+  static ffi::Error Check(const Groups& groups, size_t row_rank, size_t slot_rank, ffi::AnyBuffer x, ffi::AnyBuffer g,
+                          ffi::AnyBuffer dw, ffi::AnyBuffer db, ffi::AnyBuffer partials) {
+    const Dims xd = x.dimensions(), gd = g.dimensions(), wd = dw.dimensions(), bd = db.dimensions();
+    const Dims pd = partials.dimensions();
+    const size_t rank = groups.rank(), batch_end = xd.size() - row_rank - 1;
+    KNNCONV_CHECK(IsFloat(x.element_type()) && IsFloat(g.element_type()));
+    KNNCONV_CHECK(IsFloat(dw.element_type()) && IsFloat(db.element_type()));
+    KNNCONV_CHECK(x.element_type() == g.element_type() || x.element_type() == ffi::DataType::F32);
+    KNNCONV_CHECK(wd.size() == rank + slot_rank + 2);
+    KNNCONV_CHECK(xd.size() >= rank + row_rank + 1 && gd.size() == xd.size());
+    KNNCONV_CHECK(Product(xd, rank, batch_end) == Product(gd, rank, batch_end));
+    const int64_t channels = wd[rank + slot_rank], columns = wd[rank + slot_rank + 1];
+    KNNCONV_CHECK(xd[xd.size() - 1] == channels && gd[gd.size() - 1] == columns);
+    KNNCONV_CHECK(Product(wd, 0, rank) == groups.count());
+    const bool no_bias = bd.size() == 1 && bd[0] == 0;
+    KNNCONV_CHECK(no_bias || (bd.size() == rank + 1 && bd[rank] == columns && Product(bd, 0, rank) == groups.count()));
+    KNNCONV_CHECK(partials.element_type() == ffi::DataType::F32 && pd.size() >= 1);
+    KNNCONV_CHECK(Product(pd, 1, pd.size()) == Product(wd, rank, wd.size()) + columns);
+    return ffi::Error::Success();
+  }
+
+  // After Check.
+  DweightCall(const Groups& groups, size_t row_rank, ffi::AnyBuffer x, ffi::AnyBuffer g, ffi::AnyBuffer dw,
+              ffi::AnyBuffer db, ffi::AnyBuffer partials)
+      : groups(groups), x(x), g(g), dw(dw), db(db), partials(static_cast<float*>(partials.untyped_data())) {
+    const Dims xd = x.dimensions(), wd = dw.dimensions();
+    const size_t rank = groups.rank();
+    max_slices = partials.dimensions()[0];
+    has_bias = db.element_count() > 0;
+    batch = Product(xd, rank, xd.size() - row_rank - 1);
+    slots = Product(wd, rank, wd.size() - 2);
+    channels = wd[wd.size() - 2];
+    columns = wd[wd.size() - 1];
+  }
+
+  DweightOperands Operands(int64_t group) const {
+    const auto matrix = [&](const ffi::AnyBuffer& buffer) {
+      const Dims dims = buffer.dimensions();
+      const int64_t offset = groups.IndexOf(group, dims) * Product(dims, groups.rank(), dims.size());
+      return Offset(buffer.untyped_data(), ToDtype(buffer.element_type()), offset);
+    };
+    return {matrix(x), ToDtype(x.element_type()), matrix(g), ToDtype(g.element_type()),
+            matrix(dw), ToDtype(dw.element_type()), has_bias ? matrix(db) : nullptr, ToDtype(db.element_type())};
+  }
+};
+
+}  // namespace knnconv::cpu

@@ -1,0 +1,91 @@
+// How a weight gradient is cut into tasks: by static shapes alone, so that sums do not depend on the thread count.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace knnconv::cpu {
+
+// Taps summed in one chain in registers. Longer chains lose bits; at 64, adding them up costs 5 % of the time.
+inline constexpr int kTapTile = 64;
+// Rows whose sums lie in one tile before that is added to the total: bounds the second chain likewise.
+inline constexpr int64_t kStretchRows = 4096;
+inline constexpr int kBandRows = 128;       // rows of dw [V*C, O] of one task
+inline constexpr int kColumnGroup = 256;    // columns of dw of one task
+inline constexpr int kMaxBlockRows = 1024;  // rows of g held at once as fp32 panels
+inline constexpr int kPanelElements = 2 * kTapTile * kColumnGroup;
+
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// One task's part of dw and of the rows.
+struct DweightTile {
+  int64_t group, slice;
+  int64_t slot, slots;        // whole slots, or
+  int64_t channel, channels;  // part of one slot's channels
+  int64_t column, columns;
+  int64_t row_begin, row_end;
+  bool first_band;  // its task takes db
+};
+
+struct DweightPlan {
+  int64_t groups, rows, slots, channels, columns;
+
+  int64_t block_rows, slices, slice_blocks;
+  int64_t band_slots, slot_bands, channel_bands, column_groups;
+
+  // `rows` of g and `taps_per_slot` taps of each slot a group; `max_slices` sums of a group are shared by all groups.
+  static DweightPlan Make(int64_t groups, int64_t rows, int64_t slots, int64_t channels, int64_t columns,
+                          double taps_per_row_and_slot, int64_t max_slices) {
+    DweightPlan plan{groups, rows, slots, channels, columns, 0, 0, 0, 0, 0, 0, 0};
+    plan.channel_bands = std::max<int64_t>(1, CeilDiv(channels, kBandRows));
+    const int64_t most_slots = channels == 0 ? slots : std::max<int64_t>(1, kBandRows / channels);
+    plan.slot_bands = std::max<int64_t>(1, CeilDiv(slots, std::max<int64_t>(1, most_slots)));
+    plan.band_slots = CeilDiv(slots, plan.slot_bands);
+    plan.column_groups = CeilDiv(columns, kColumnGroup);
+
+    // Panels of few columns leave room for more rows, which tables with few taps a slot need to fill a tile.
+    const int64_t padded = CeilDiv(std::min<int64_t>(columns, kColumnGroup), 32) * 32;
+    plan.block_rows = kTapTile;
+    while (plan.block_rows * 2 * padded <= kPanelElements && plan.block_rows < kMaxBlockRows &&
+           plan.block_rows * taps_per_row_and_slot < kTapTile / 2) {
+      plan.block_rows *= 2;
+    }
+
+    const int64_t blocks = std::max<int64_t>(1, CeilDiv(rows, plan.block_rows));
+    const int64_t bands = groups * plan.slot_bands * plan.channel_bands * plan.column_groups;
+    constexpr int64_t kEnoughTasks = 64, kMinSliceRows = 256;
+    plan.slices = std::min({max_slices / std::max<int64_t>(1, groups), rows / kMinSliceRows,
+                            CeilDiv(kEnoughTasks, std::max<int64_t>(1, bands)), blocks});
+    plan.slices = std::max<int64_t>(1, plan.slices);
+    plan.slice_blocks = CeilDiv(blocks, plan.slices);
+    plan.slices = CeilDiv(blocks, plan.slice_blocks);  // none empty
+    return plan;
+  }
+
+  int64_t tasks() const { return groups * slices * slot_bands * channel_bands * column_groups; }
+
+  DweightTile Tile(int64_t task) const {
+    const auto take = [&task](int64_t size) {
+      const int64_t position = task % size;
+      task /= size;
+      return position;
+    };
+    DweightTile tile;
+    const int64_t column_group = take(column_groups), channel_band = take(channel_bands), slot_band = take(slot_bands);
+    tile.slice = take(slices);
+    tile.group = task;
+    tile.first_band = channel_band == 0 && slot_band == 0;
+    const auto even = [](int64_t size, int64_t parts, int64_t part) { return size * part / parts; };
+    tile.slot = slot_band * band_slots;
+    tile.slots = std::max<int64_t>(0, std::min(band_slots, slots - tile.slot));
+    tile.channel = even(channels, channel_bands, channel_band);
+    tile.channels = even(channels, channel_bands, channel_band + 1) - tile.channel;
+    tile.column = column_group * kColumnGroup;
+    tile.columns = std::min<int64_t>(kColumnGroup, columns - tile.column);
+    tile.row_begin = std::min(rows, tile.slice * slice_blocks * block_rows);
+    tile.row_end = std::min(rows, tile.row_begin + slice_blocks * block_rows);
+    return tile;
+  }
+};
+
+}  // namespace knnconv::cpu
