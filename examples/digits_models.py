@@ -50,9 +50,14 @@ class FoveatedCNN(nnx.Module):
         self.head = nnx.Linear(_CHANNELS[-1], CLASSES, rngs=rngs)
 
     @staticmethod
+    def look_at(cortex: np.ndarray) -> np.ndarray:
+        """Where points [N, 2] of the cortex lie on the image, in pixels off its centre."""
+        return to_retina(cortex, _RETINA_RADIUS)
+
+    @staticmethod
     def sensor() -> np.ndarray:
         """The points [N, 2] at which images are sampled, in pixels off their centre."""
-        return to_retina(cortex_points(RINGS[0]), _RETINA_RADIUS)
+        return FoveatedCNN.look_at(cortex_points(RINGS[0]))
 
     @staticmethod
     def see(images: np.ndarray) -> np.ndarray:

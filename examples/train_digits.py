@@ -21,7 +21,7 @@ from digits_training import Epoch, train
 
 import jax_knnconv
 
-_PICTURED = 5  # a test image with ink at the centre and off it
+_PICTURED = 0  # the test image under the sampling points
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
