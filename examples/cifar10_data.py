@@ -15,6 +15,15 @@ _FOLDER = "cifar-10-batches-py"
 _FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _MAX_BYTES = 2**26  # of one file, twice what it should be
 _MEAN, _DEVIATION = np.float32([0.491, 0.482, 0.447]), np.float32([0.247, 0.243, 0.262])  # of red, green, blue
+# All that a pickled array names.
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
+_ALLOWED = {
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("_codecs", "encode"): codecs.encode,
+}
 
 
 class Images(NamedTuple):
@@ -30,17 +39,9 @@ class _ArrayUnpickler(pickle.Unpickler):
     An unrestricted unpickler runs whatever code an archive names.
     """
 
-    _ALLOWED = {
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-        ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-        ("_codecs", "encode"): codecs.encode,
-    }
-
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return self._ALLOWED[module, name]
+            return _ALLOWED[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no array") from None
 

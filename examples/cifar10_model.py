@@ -5,6 +5,7 @@ It is built from either of two layers that take the same arguments: `jax_knnconv
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -51,7 +52,7 @@ class Cifar10CNN(nnx.Module):
         self.dtype = jnp.dtype(dtype)
         self.stages = nnx.List(
             [
-                nnx.List([_Block(conv, c, d, self.dtype, rngs) for c, d in zip(stage[:-1], stage[1:], strict=True)])
+                nnx.List([_Block(conv, c, d, self.dtype, rngs) for c, d in itertools.pairwise(stage)])
                 for stage in _STAGES
             ]
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -20,6 +19,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 # Okabe and Ito's palette, which stays apart for colour-blind readers; the lines' dashes differ too.
 _BLUE, _VERMILLION, _GREEN = "#0072B2", "#D55E00", "#009E73"
 _STYLES = {"dense": (_BLUE, "--", "dense CNN"), "knn": (_VERMILLION, "-", "foveated KNN CNN")}
+PICTURED = 0  # the test image that is drawn
 _SHOWN_ROWS = (0, 21)  # of the first layer's 61 outputs: the centre, and one where the spacing has grown
 
 
@@ -41,7 +41,7 @@ def draw_cortex(axes: Axes, image: np.ndarray) -> None:
     values = FoveatedCNN.see(image[None])[0, :, 0]
     axes.scatter(points[:, 1], points[:, 0], s=95, c=values, cmap="gray_r", vmin=0, vmax=1.6, edgecolors="0.6", lw=0.5)
     _draw_neighbourhoods(axes, points, cortex_points(RINGS[1]))
-    axes.set(title="In the network: the same points, evenly spaced", xlabel="cortex x", ylabel="cortex y")
+    axes.set(title="In the network: evenly spaced", xlabel="cortex x", ylabel="cortex y")
     axes.set(xlim=(-1.15, 1.15), ylim=(1.15, -1.15), aspect="equal")
 
 
@@ -62,9 +62,17 @@ def draw_curves(loss_axes: Axes, accuracy_axes: Axes, histories: dict[str, list[
     for name, history in histories.items():
         color, dashes, label = _STYLES[name]
         epochs = [epoch.epoch for epoch in history]
-        loss_axes.plot(epochs, [epoch.train_loss for epoch in history], color=color, ls=dashes, label=f"{label}, training")
         loss_axes.plot(
-            epochs, [epoch.test_loss for epoch in history], color=color, ls=dashes, lw=1, marker=".", label=f"{label}, test"
+            epochs, [epoch.train_loss for epoch in history], color=color, ls=dashes, label=f"{label}, training"
+        )
+        loss_axes.plot(
+            epochs,
+            [epoch.test_loss for epoch in history],
+            color=color,
+            ls=dashes,
+            lw=1,
+            marker=".",
+            label=f"{label}, test",
         )
         accuracy = [epoch.test_accuracy for epoch in history]
         accuracy_axes.plot(epochs, accuracy, color=color, ls=dashes, marker=".", label=f"{label}: {accuracy[-1]:.1%}")

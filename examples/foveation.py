@@ -6,13 +6,15 @@ exponentially to the *retina*, the image plane:
     retina = direction · radius · (exp(strength · r) - 1) / (exp(strength) - 1),   r = |cortex| in [0, 1]
 
 so that ring radii grow geometrically, as in a log-polar map, but stay regular at the centre. On the cortex, neighbours
-are evenly spaced: that is where neighbour tables are built, with one rigid kernel for every place.
+are evenly spaced: that is where neighbour tables are built, with one rigid kernel for every place. The idea, a uniform
+sensor manifold and neighbourhoods on it, is that of FOVI (Blauch, Alvarez, Konkle, arXiv:2602.03766).
 """
 
 from __future__ import annotations
 
-import jax_knnconv as jkc
 import numpy as np
+
+import jax_knnconv as jkc
 
 STRENGTH = 1.2
 

@@ -1,6 +1,6 @@
 """Trains the benchmark's CIFAR-10 network for a number of steps and prints its loss and the time of a step.
 
-    python examples/train_cifar10.py [--data cifar-10-python.tar.gz] [--backend knnconv] [--dtype bfloat16] [--steps 100]
+    python examples/train_cifar10.py [--steps 100] [--data ARCHIVE] [--backend knnconv] [--dtype bfloat16]
 
 Without --data, images are synthetic: the loss goes down, but an accuracy would mean nothing.
 """

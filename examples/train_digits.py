@@ -16,12 +16,10 @@ from pathlib import Path
 import jax
 from digits_data import load_images
 from digits_models import MODELS
-from digits_plots import save_figure
+from digits_plots import PICTURED, save_figure
 from digits_training import Epoch, train
 
 import jax_knnconv
-
-_PICTURED = 0  # the test image under the sampling points
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -53,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
             histories[name] = train(
                 name, MODELS[name], train_split, test_split, epochs=options.epochs, seed=options.seed, log=log
             )
-    save_figure(options.out / "digits.png", test_split.x[_PICTURED], histories, options.target)
+    save_figure(options.out / "digits.png", test_split.x[PICTURED], histories, options.target)
     summary = {
         "versions": {"jax_knnconv": jax_knnconv.__version__, "jax": jax.__version__},
         "device": jax.devices()[0].device_kind,
