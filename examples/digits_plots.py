@@ -62,20 +62,13 @@ def draw_curves(loss_axes: Axes, accuracy_axes: Axes, histories: dict[str, list[
     for name, history in histories.items():
         color, dashes, label = _STYLES[name]
         epochs = [epoch.epoch for epoch in history]
+        style = {"color": color, "ls": dashes}
+        loss_axes.plot(epochs, [epoch.train_loss for epoch in history], **style, label=f"{label}, training")
         loss_axes.plot(
-            epochs, [epoch.train_loss for epoch in history], color=color, ls=dashes, label=f"{label}, training"
-        )
-        loss_axes.plot(
-            epochs,
-            [epoch.test_loss for epoch in history],
-            color=color,
-            ls=dashes,
-            lw=1,
-            marker=".",
-            label=f"{label}, test",
+            epochs, [epoch.test_loss for epoch in history], **style, lw=1, marker=".", label=f"{label}, test"
         )
         accuracy = [epoch.test_accuracy for epoch in history]
-        accuracy_axes.plot(epochs, accuracy, color=color, ls=dashes, marker=".", label=f"{label}: {accuracy[-1]:.1%}")
+        accuracy_axes.plot(epochs, accuracy, **style, marker=".", label=f"{label}: {accuracy[-1]:.1%}")
     accuracy_axes.axhline(target, color="0.5", ls=":", label=f"target: {target:.0%}")
     loss_axes.set(title="Loss", xlabel="epoch", ylabel="cross entropy", yscale="log")
     accuracy_axes.set(title="Accuracy on held-out digits", xlabel="epoch", ylabel="test accuracy")
