@@ -9,13 +9,13 @@
 
 # The newest that runs: pyenv leaves commands on the path that do not.
 ifndef PYTHON
-PYTHON := $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,$(shell $(name) -c '' 2>&- && echo $(name))))
+PYTHON := $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,$(shell $(name) -c '' 2>/dev/null && echo $(name))))
 endif
 JAX ?=
 ARGS ?=
 PYTEST_ARGS ?=
 
-VERSION := $(shell $(PYTHON) -c 'import sys; sys.version_info < (3, 11) or print("%d.%d" % sys.version_info[:2])' 2>&-)
+VERSION := $(shell $(PYTHON) -c 'import sys; sys.version_info < (3, 11) or print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 VENV := .venv-$(VERSION)$(if $(JAX),-jax$(JAX))
 IN_VENV := $(VENV)/bin/
 PIP_INSTALL := $(IN_VENV)python -m pip install --quiet --disable-pip-version-check
@@ -44,9 +44,9 @@ $(VENV)/.examples $(VENV)/.test $(VENV)/.benchmarks: $(VENV)/.%: $(SOURCES) | $(
 	$(PIP_INSTALL) '.[$*]' $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
 	touch $@
 
-# The type checker reads jax's types, and the sources themselves.
+# By name: the package is installed, and is not built again for two more tools.
 $(VENV)/.lint: pyproject.toml $(VENV)/.test
-	$(PIP_INSTALL) '.[lint]' $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
+	$(PIP_INSTALL) 'jax_knnconv[lint]'
 	touch $@
 
 $(VENV)/bin/python: | python
