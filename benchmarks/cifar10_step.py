@@ -87,14 +87,17 @@ def run(dtypes: Sequence[str], settings: compare.Settings, *, quick: bool) -> li
     data = batches(_BATCHES, batch)
     steps = []
     for dtype in dtypes:
-        compiled, samplers = {}, {}
+        compiled, first_loss, samplers = {}, {}, {}
         for side, backend in _BACKENDS.items():
             step, state = make_step(backend, dtype)
             compiled[side] = jax.jit(step, donate_argnums=0).lower(state, *data[0]).compile()
-            samplers[side] = harness.wall_sampler(_training(compiled[side], state), data, sample_s=settings.sample_s)
+            train = _training(compiled[side], state)
+            first_loss[side] = np.asarray(train(*data[0]))
+            samplers[side] = harness.wall_sampler(train, data, sample_s=settings.sample_s)
         # Few entries, each of many kernels: they may take longer than a comparison of one.
         samples = harness.interleave(samplers, rounds=settings.rounds, budget_s=8 * settings.budget_s)
         sides = harness.Sides(samples["ours"], samples["peer"])
+        apart = compare.difference(first_loss["ours"], first_loss["peer"])
         steps.append(
             {
                 "name": f"cifar10 batch {batch}",
@@ -103,12 +106,15 @@ def run(dtypes: Sequence[str], settings: compare.Settings, *, quick: bool) -> li
                 **{
                     side: {
                         "call": harness.milliseconds(samples[side]),
+                        "first_loss": float(first_loss[side]),
                         "temporary_bytes": memory.temporary_bytes(compiled[side]),
                     }
                     for side in _BACKENDS
                 },
                 "ratio": sides.ratio,
                 "paired_ratio": sides.paired_ratio,
+                "difference": apart,
+                "agrees": apart <= compare.TOLERANCE[dtype],
             }
         )
     return steps

@@ -12,10 +12,11 @@ from rich.table import Table
 SLOW = 0.9  # a ratio below it counts as slower than the peer
 
 
-def summarise(comparisons: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summarise(comparisons: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """Geometric mean, worst and count below `SLOW` of the ratios (peer's time / ours), and what does not agree."""
+    apart = [_place(entry) for entry in (*comparisons, *steps) if not entry["agrees"]]
     if not comparisons:
-        return {"comparisons": 0}
+        return {"comparisons": 0, "disagreements": apart}
     worst = min(comparisons, key=lambda entry: entry["ratio"])
     return {
         "comparisons": len(comparisons),
@@ -24,12 +25,12 @@ def summarise(comparisons: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "worst_at": _place(worst),
         f"below_{SLOW}": sum(entry["ratio"] < SLOW for entry in comparisons),
         "fallbacks": sum(entry["ours"]["implementation"] == "xla" for entry in comparisons),
-        "disagreements": [_place(entry) for entry in comparisons if not entry["agrees"]],
+        "disagreements": apart,
     }
 
 
 def _place(entry: dict[str, Any]) -> str:
-    return f"{entry['name']} {entry['pass']} {entry['dtype']}"
+    return " ".join(entry[key] for key in ("name", "pass", "dtype") if key in entry)
 
 
 def _number(value: float) -> str:
@@ -104,7 +105,8 @@ def step_table(steps: Sequence[dict[str, Any]]) -> Table:
 def show(results: dict[str, Any], console: Console) -> None:
     """Print a result file's content: the machine, its ceilings, the tables, the summary."""
     device, versions, peaks = results["device"], results["versions"], results["peaks"]
-    console.print(f"{device['kind']} on {device['cpu']}, {device['cores']} cores; {results['module']}")
+    console.print(f"{device['kind']} on {device['cpu']}, {device['cores']} cores")
+    console.print("; ".join(f"{name} module: {module}" for name, module in results["modules"].items()))
     console.print(", ".join(f"{name} {version}" for name, version in versions.items()))
     rates = ", ".join(f"{dtype} {rate / 1e9:.0f} GFLOP/s" for dtype, rate in peaks["flops"].items())
     console.print(f"ceilings: {rates}, copy {peaks['bytes'] / 1e9:.1f} GB/s")
@@ -121,5 +123,5 @@ def show(results: dict[str, Any], console: Console) -> None:
             f"{summary['worst']:.2f}x ({summary['worst_at']}), {summary[f'below_{SLOW}']} below {SLOW}x, "
             f"{summary['fallbacks']} by the fallback"
         )
-        for place in summary["disagreements"]:
-            console.print(f"[red]results differ: {place}[/red]")
+    for place in summary["disagreements"]:
+        console.print(f"[red]results differ: {place}[/red]")

@@ -134,7 +134,7 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         entry["floor_ms"] = machine.floor_ms(
             entry["operations"], entry["moved_bytes"], entry["dtype"], results["peaks"]
         )
-    results["summary"] = report.summarise(results["comparisons"])
+    results["summary"] = report.summarise(results["comparisons"], results["steps"])
     return results
 
 
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
     console.print(f"written to {path}")
-    return 1 if results["summary"].get("disagreements") else 0
+    return 1 if results["summary"]["disagreements"] else 0
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ def test_summary():
     assert summary["below_0.9"] == 1
     assert summary["fallbacks"] == 0
     assert summary["disagreements"] == ["2x7x9 3->5 3x3 forward float32"]
-    assert report.summarise([]) == {"comparisons": 0}
+    step = {"name": "a step", "dtype": "float16", "agrees": False}
+    assert report.summarise([], [step]) == {"comparisons": 0, "disagreements": ["a step float16"]}
 
 
 def test_comparison_table():
@@ -96,7 +97,7 @@ def test_result_file(tiny_run, tmp_path, capsys):
     assert run.main([*arguments, "--budget", "0", "--resident", "float32", "--out", str(path)]) == 0
     results = json.loads(path.read_text())
     assert results["schema"] == run.SCHEMA
-    assert {"date", "module", "commit", "size", "settings", "peaks", "summary"} <= set(results)
+    assert {"date", "modules", "commit", "size", "settings", "peaks", "summary"} <= set(results)
     assert results["versions"]["jax"] == jax.__version__
     assert {"jaxlib", "jax_knnconv", "numpy", "python"} <= set(results["versions"])
     assert {"platform", "kind", "cpu", "cores"} <= set(results["device"])
@@ -176,28 +177,18 @@ def test_hub_dinput_counts_its_rows():
 # The training step -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def example():
-    pytest.importorskip("flax", reason="the benchmarks extra is not installed")
-    pytest.importorskip("optax", reason="the benchmarks extra is not installed")
+def test_training_step(monkeypatch):
+    for name in ("flax", "optax"):
+        pytest.importorskip(name, reason="the benchmarks extra is not installed")
     if not (ROOT / "examples" / "cifar10_model.py").exists():
         pytest.skip("this checkout has no examples")
-
-
-def test_both_training_steps_lose_alike(example):
-    losses = {}
-    for side, backend in cifar10_step._BACKENDS.items():
-        step, state = cifar10_step.make_step(backend, "float32")
-        train = cifar10_step._training(jax.jit(step), state)
-        losses[side] = [float(train(*batch)) for batch in cifar10_step.batches(3, 4)]
-    assert np.isfinite(losses["ours"]).all()
-    np.testing.assert_allclose(losses["ours"], losses["peer"], rtol=1e-3)
-
-
-def test_step_entries(example, monkeypatch):
-    monkeypatch.setattr(cifar10_step, "_BATCH", {"cpu": 8, "gpu": 8})
+    monkeypatch.setattr(cifar10_step, "_BATCH", {"cpu": 16, "gpu": 16})
     (entry,) = cifar10_step.run(["float32"], SHORT, quick=True)
-    assert entry["name"] == "cifar10 batch 2"
+    assert entry["name"] == "cifar10 batch 4"
     assert entry["rounds"] == 2
     assert entry["ratio"] > 0
-    assert "cifar10 batch 2" in rendered(report.step_table([entry]))
+    assert entry["agrees"]
+    # Ten classes, weights that know nothing: about log(10).
+    assert entry["ours"]["first_loss"] == pytest.approx(entry["peer"]["first_loss"], rel=1e-4)
+    assert 1 < entry["ours"]["first_loss"] < 6
+    assert "cifar10 batch 4" in rendered(report.step_table([entry]))
