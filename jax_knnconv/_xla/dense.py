@@ -145,9 +145,7 @@ def _convolve(
     )
 
 
-def _dinput_unit_stride(
-    g: jax.Array, weight: jax.Array, padding: Pair, dilation: Pair, input_size: Pair
-) -> jax.Array:
+def _dinput_unit_stride(g: jax.Array, weight: jax.Array, padding: Pair, dilation: Pair, input_size: Pair) -> jax.Array:
     """The convolution of g with the reversed kernel.
 
     It is reversed by gathers: XLA takes a convolution by `rev` for cuDNN's own input gradient, which may use atomics.
