@@ -33,9 +33,11 @@ struct TapTile {
   int count = 0;
 };
 
+inline constexpr int kTapStride = 16;  // of one slot's channels: a tap's tile row is one cache line
+
 // A thread's tiles, kept between tasks. All have room for whole vectors past their end.
 struct DweightScratch {
-  static constexpr int kTileStride = kBandRows + 16;  // rows of the x tile do not share a cache set
+  static constexpr int kTileStride = kBandRows + 16;  // of slots side by side; rows do not share a cache set
   static constexpr int kSums = (kBandRows + 1) * kColumnGroup;
   alignas(64) float tile[kTapTile * kTileStride];
   alignas(64) float panels[kPanelElements];
@@ -126,23 +128,25 @@ class DweightTask {
   void AddBias(int64_t begin, int64_t end) {
     static const float one = 1;
     const int count = taps_.CountedRows(begin, end, scratch_.counted_rows);
-    Multiply(&one, 0, scratch_.counted_rows, count, 1, SumsOf(at_.slot + at_.slots), accumulate_);
+    MultiplyTile(&one, 0, scratch_.counted_rows, count, 1, SumsOf(at_.slot + at_.slots), accumulate_);
   }
 
   void AddSlot(int64_t slot, int64_t begin, int64_t end) {
     TapTile& taps = scratch_.taps;
-    const int32_t width = int32_t(at_.channels);
     bool accumulate = accumulate_;
     const auto flush = [&] {
-      gather_x_(x_, taps.runs, taps.count, width, scratch_.tile, DweightScratch::kTileStride);
-      Multiply(scratch_.tile, DweightScratch::kTileStride, taps.rows, taps.count, at_.channels, SumsOf(slot), accumulate);
+      ForEachTile(at_.channels, [&](int64_t channel, int rows) {
+        gather_x_(Offset(x_, operands_.x_dtype, channel), taps.runs, taps.count, rows, scratch_.tile, kTapStride);
+        MultiplyTile(scratch_.tile, kTapStride, taps.rows, taps.count, rows,
+                     SumsOf(slot) + channel * kColumnGroup, accumulate);
+      });
       accumulate = true;
       taps.count = 0;
     };
     taps.count = 0;
     taps_.Visit(slot, begin, end, [&](int64_t source, int64_t row) {
       if (taps.count == kTapTile) flush();
-      taps.runs[taps.count] = {source, 0, width};
+      taps.runs[taps.count] = {source, 0, kWholeRun};
       taps.rows[taps.count++] = int32_t(row);
     });
     if (taps.count > 0 || !accumulate) flush();
@@ -162,23 +166,30 @@ class DweightTask {
       slot += slots;
     }
     for (int32_t row = 0; row < end - begin; ++row) taps.rows[row] = row;
-    Multiply(scratch_.tile, DweightScratch::kTileStride, taps.rows, end - begin, width, SumsOf(first),
-             accumulate_);
+    ForEachTile(width, [&](int64_t row, int rows) {
+      MultiplyTile(scratch_.tile + row, DweightScratch::kTileStride, taps.rows, end - begin, rows,
+                   SumsOf(first) + row * kColumnGroup, accumulate_);
+    });
     return slot;
   }
 
-  // sums[r, :] (+)= sum over k < depth:  a[k, r] * panels[rows[k], :], r < width
-  void Multiply(const float* a, int64_t lda, const int32_t* rows, int64_t depth, int64_t width, float* sums,
-                bool accumulate) {
-    const int64_t tiles = CeilDiv(width, isa_.outer_rows);
-    for (int64_t tile = 0, r = 0; tile < tiles; ++tile) {
-      const int count = int((width - r + tiles - tile - 1) / (tiles - tile));  // even tiles
-      for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
-        const int columns = int(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
-        isa_.outer_product(a + r, lda, Panel(panel), rows, depth, count, columns, sums + r * kColumnGroup + column,
-                           kColumnGroup, accumulate);
-      }
-      r += count;
+  // Calls tile(first row, rows) for rows [0, rows) in tiles of at most outer_rows, evenly.
+  template <typename Tile>
+  void ForEachTile(int64_t rows, const Tile& tile) const {
+    const int64_t tiles = CeilDiv(rows, isa_.outer_rows);
+    for (int64_t t = 0, row = 0; t < tiles; ++t) {
+      const int count = int((rows - row + tiles - t - 1) / (tiles - t));
+      tile(row, count);
+      row += count;
+    }
+  }
+
+  // sums[r, :] (+)= sum over k < depth:  a[k, r] * panels[b_rows[k], :], r < rows
+  void MultiplyTile(const float* a, int64_t lda, const int32_t* b_rows, int64_t depth, int rows, float* sums,
+                    bool accumulate) {
+    for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
+      const int columns = int(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
+      isa_.outer_product(a, lda, Panel(panel), b_rows, depth, rows, columns, sums + column, kColumnGroup, accumulate);
     }
   }
 

@@ -10,9 +10,10 @@ namespace knnconv::cpu {
 inline constexpr int kTapTile = 64;
 // Rows whose sums lie in one tile before that is added to the total: bounds the second chain likewise.
 inline constexpr int64_t kStretchRows = 4096;
-inline constexpr int kBandRows = 128;       // rows of dw [V*C, O] of one task
+inline constexpr int kBandRows = 256;       // rows of dw [V*C, O] of one task
 inline constexpr int kColumnGroup = 256;    // columns of dw of one task
 inline constexpr int kMaxBlockRows = 1024;  // rows of g held at once as fp32 panels
+inline constexpr int64_t kStackedChannels = 8;  // slots of so many channels or fewer share a tile of x
 inline constexpr int kPanelElements = 2 * kTapTile * kColumnGroup;
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }

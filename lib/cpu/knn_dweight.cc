@@ -6,9 +6,6 @@
 namespace knnconv::cpu {
 namespace {
 
-// Slots of this many channels or fewer share a tile of x.
-constexpr int64_t kStackedChannels = 8;
-
 // One group's table. Rows are [b, m].
 struct KnnTable {
   int64_t sources, outputs, neighbours, slot_count, channels;

@@ -17,7 +17,9 @@ struct Segment {
   int32_t length;
 };
 
-// A row to gather: elements [source + begin, source + end) of an array, at [begin, end) of the gathered row.
+// A row to gather: elements [source + begin, source + end) of an array, at [begin, end) of the gathered row; cut at the
+// row's width.
+inline constexpr int32_t kWholeRun = INT32_MAX;
 struct Run {
   int64_t source;
   int32_t begin;
@@ -43,7 +45,7 @@ struct Isa {
   int outer_columns;
 
   // dst[i * ldd + j] = float(base[runs[i].source + j]) where runs[i].begin <= j < runs[i].end, else 0; j < width.
-  // By Dtype of base; nothing outside a run is read.
+  // By Dtype of base. Nothing outside a run is read; dst may be written up to the next multiple of 16 columns.
   void (*gather_runs[kDtypes])(const void* base, const Run* runs, int64_t count, int width, float* dst, int64_t ldd);
   // The same for fp32 base, rounded to the Dtype.
   void (*gather_runs_rounded[kDtypes])(const void* base, const Run* runs, int64_t count, int width, float* dst, int64_t ldd);
