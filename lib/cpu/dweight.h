@@ -33,19 +33,30 @@ struct TapTile {
   int count = 0;
 };
 
-inline constexpr int kTapStride = 16;  // of one slot's channels: a tap's tile row is one cache line
-
-// A thread's tiles, kept between tasks. All have room for whole vectors past their end.
+// A thread's tiles, kept between tasks.
 struct DweightScratch {
-  static constexpr int kTileStride = kBandRows + 16;  // of slots side by side; rows do not share a cache set
-  static constexpr int kSums = (kBandRows + 1) * kColumnGroup;
-  alignas(64) float tile[kTapTile * kTileStride];
+  static constexpr int64_t kTapStride = 16;                   // of one slot's channels: a tap is one cache line
+  static constexpr int64_t kStackedStride = kStackedRows + 16;  // of slots side by side; taps do not share a cache set
+  static constexpr int64_t kSums = kBandArea + kColumnGroup;
+  alignas(64) float tile[kTapTile * kStackedStride];
   alignas(64) float panels[kPanelElements];
-  alignas(64) float sums[kSums];  // [band rows, kColumnGroup], then a row for db
+  alignas(64) float sums[kSums];    // [band rows, column_stride], then a row for db
   alignas(64) float totals[kSums];  // untouched, so not resident, where rows are few
   TapTile taps;
   Run rows[kMaxBlockRows];
   int32_t counted_rows[kMaxBlockRows];
+  // Where tile rows start, and the rows of a panel in turn.
+  Run tap_rows[kTapTile], stacked_rows[kTapTile], ones[kMaxBlockRows];
+  int32_t all_rows[kTapTile];
+
+  DweightScratch() {
+    for (int i = 0; i < kTapTile; ++i) {
+      tap_rows[i] = {i * kTapStride, 0, 0};
+      stacked_rows[i] = {i * kStackedStride, 0, 0};
+      all_rows[i] = i;
+    }
+    std::fill(ones, ones + kMaxBlockRows, Run{});
+  }
 
   static DweightScratch& OfThread() {
     thread_local std::unique_ptr<DweightScratch> scratch(new DweightScratch);
@@ -67,14 +78,15 @@ class DweightTask {
   DweightTask(const DweightPlan& plan, const DweightOperands& operands, Taps taps, const DweightTile& at)
       : plan_(plan), operands_(operands), taps_(taps), at_(at), bias_(at.first_band && operands.db != nullptr) {
     const bool rounded = operands.x_dtype == Dtype::kF32 && operands.g_dtype != Dtype::kF32;
+    in_place_ = operands.x_dtype == Dtype::kF32 && !rounded;
     gather_x_ = rounded ? isa_.gather_runs_rounded[int(operands.g_dtype)] : isa_.gather_runs[int(operands.x_dtype)];
     x_ = Offset(operands.x, operands.x_dtype, at.channel);
   }
 
-  // The band's sums, [slots * channels, kColumnGroup], then db's; valid until the thread's next task.
+  // The band's sums, [slots * channels, column_stride], then db's; valid until the thread's next task.
   const float* Sum() {
     taps_.Start(at_.row_begin);
-    const int64_t sums_size = (at_.slots * at_.channels + (bias_ ? 1 : 0)) * kColumnGroup;
+    const int64_t sums_size = (at_.slots * at_.channels + (bias_ ? 1 : 0)) * plan_.column_stride;
     float* const totals = scratch_.totals;
     for (int64_t begin = at_.row_begin;;) {
       const int64_t end = std::min(begin + kStretchRows, at_.row_end);
@@ -109,7 +121,7 @@ class DweightTask {
     } while (begin < stretch_end);
   }
 
-  float* SumsOf(int64_t slot) { return scratch_.sums + (slot - at_.slot) * at_.channels * kColumnGroup; }
+  float* SumsOf(int64_t slot) { return scratch_.sums + (slot - at_.slot) * at_.channels * plan_.column_stride; }
 
   void PackPanels(int64_t begin, int64_t end) {
     for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
@@ -128,7 +140,7 @@ class DweightTask {
   void AddBias(int64_t begin, int64_t end) {
     static const float one = 1;
     const int count = taps_.CountedRows(begin, end, scratch_.counted_rows);
-    MultiplyTile(&one, 0, scratch_.counted_rows, count, 1, SumsOf(at_.slot + at_.slots), accumulate_);
+    MultiplyTile(&one, scratch_.ones, scratch_.counted_rows, count, 1, SumsOf(at_.slot + at_.slots), accumulate_);
   }
 
   void AddSlot(int64_t slot, int64_t begin, int64_t end) {
@@ -136,9 +148,15 @@ class DweightTask {
     bool accumulate = accumulate_;
     const auto flush = [&] {
       ForEachTile(at_.channels, [&](int64_t channel, int rows) {
-        gather_x_(Offset(x_, operands_.x_dtype, channel), taps.runs, taps.count, rows, scratch_.tile, kTapStride);
-        MultiplyTile(scratch_.tile, kTapStride, taps.rows, taps.count, rows,
-                     SumsOf(slot) + channel * kColumnGroup, accumulate);
+        const void* x = Offset(x_, operands_.x_dtype, channel);
+        const Run* x_rows = taps.runs;
+        if (!in_place_) {
+          gather_x_(x, taps.runs, taps.count, rows, scratch_.tile, DweightScratch::kTapStride);
+          x = scratch_.tile;
+          x_rows = scratch_.tap_rows;
+        }
+        MultiplyTile(static_cast<const float*>(x), x_rows, taps.rows, taps.count, rows,
+                     SumsOf(slot) + channel * plan_.column_stride, accumulate);
       });
       accumulate = true;
       taps.count = 0;
@@ -161,14 +179,13 @@ class DweightTask {
       const int64_t slots = taps_.Stackable(slot, at_.slot + at_.slots - slot);
       const int64_t elements = slots * at_.channels;
       taps_.Stack(slot, slots, begin, end, taps.runs);
-      gather_x_(x_, taps.runs, end - begin, int(elements), scratch_.tile + width, DweightScratch::kTileStride);
+      gather_x_(x_, taps.runs, end - begin, int(elements), scratch_.tile + width, DweightScratch::kStackedStride);
       width += elements;
       slot += slots;
     }
-    for (int32_t row = 0; row < end - begin; ++row) taps.rows[row] = row;
     ForEachTile(width, [&](int64_t row, int rows) {
-      MultiplyTile(scratch_.tile + row, DweightScratch::kTileStride, taps.rows, end - begin, rows,
-                   SumsOf(first) + row * kColumnGroup, accumulate_);
+      MultiplyTile(scratch_.tile + row, scratch_.stacked_rows, scratch_.all_rows, end - begin, rows,
+                   SumsOf(first) + row * plan_.column_stride, accumulate_);
     });
     return slot;
   }
@@ -184,12 +201,13 @@ class DweightTask {
     }
   }
 
-  // sums[r, :] (+)= sum over k < depth:  a[k, r] * panels[b_rows[k], :], r < rows
-  void MultiplyTile(const float* a, int64_t lda, const int32_t* b_rows, int64_t depth, int rows, float* sums,
+  // sums[r, :] (+)= sum over k < depth:  a[a_rows[k] + r] * panels[b_rows[k], :], r < rows
+  void MultiplyTile(const float* a, const Run* a_rows, const int32_t* b_rows, int64_t depth, int rows, float* sums,
                     bool accumulate) {
     for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
       const int columns = int(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
-      isa_.outer_product(a, lda, Panel(panel), b_rows, depth, rows, columns, sums + column, kColumnGroup, accumulate);
+      isa_.outer_product(a, a_rows, Panel(panel), b_rows, depth, rows, columns, sums + column, plan_.column_stride,
+                         accumulate);
     }
   }
 
@@ -200,6 +218,7 @@ class DweightTask {
   Taps taps_;
   const DweightTile& at_;
   const bool bias_;
+  bool in_place_;  // x needs no conversion: its rows are read where they lie
   bool accumulate_ = false;  // onto what the stretch's earlier blocks summed
   const void* x_;
   void (*gather_x_)(const void*, const Run*, int64_t, int, float*, int64_t);
@@ -225,7 +244,7 @@ void RunDweight(ffi::ThreadPool& pool, const DweightPlan& plan, const DweightCal
       dw_dtype = db_dtype = Dtype::kF32;
     }
     const int64_t first = (at.slot * plan.channels + at.channel) * plan.columns + at.column;
-    for (int64_t r = 0; r < rows; ++r, sums += kColumnGroup) {
+    for (int64_t r = 0; r < rows; ++r, sums += plan.column_stride) {
       isa.store[int(dw_dtype)](sums, at.columns, Offset(dw, dw_dtype, first + r * plan.columns));
     }
     if (bias_rows > 0) isa.store[int(db_dtype)](sums, at.columns, Offset(db, db_dtype, at.column));

@@ -77,17 +77,17 @@ struct ColumnTaps {
 // A table with slots: the taps of slot v are entries [offset(v), offset(v + 1)) of the slot order, in rows' order.
 class SlotTaps {
  public:
-  // `first_slot`: the lowest that will be visited; at most kBandRows from there on are.
+  // `first_slot`: the lowest that will be visited; at most kBandSlots from there on are.
   SlotTaps(const KnnTable& table, const uint32_t* offsets, const int32_t* rows, const int32_t* sources, int64_t entries)
       : table_(table), offsets_(offsets), rows_(rows), sources_(sources), entries_(entries) {}
 
-  void Start(int64_t) { std::fill(batch_, batch_ + kBandRows, -1); }
+  void Start(int64_t) { std::fill(batch_, batch_ + kBandSlots, -1); }
 
   template <typename Push>
   void Visit(int64_t slot, int64_t begin, int64_t end, const Push& push) {
     const int64_t last = Entry(slot + 1);
-    int64_t& cursor = cursors_[slot % kBandRows];
-    int64_t& batch = batch_[slot % kBandRows];
+    int64_t& cursor = cursors_[slot % kBandSlots];
+    int64_t& batch = batch_[slot % kBandSlots];
     table_.Pieces(begin, end, [&](int64_t b, int64_t m, int64_t m_end, int64_t row) {
       if (batch != b) {  // from the slot's start, or from the middle of its rows where a slice starts
         batch = b;
@@ -116,9 +116,9 @@ class SlotTaps {
   const int32_t* rows_;
   const int32_t* sources_;
   int64_t entries_;
-  // For each slot of the band (their numbers differ modulo kBandRows): the next entry, and the batch entry it is for.
-  int64_t cursors_[kBandRows];
-  int64_t batch_[kBandRows];
+  // For each slot of the band (their numbers differ modulo kBandSlots): the next entry, and the batch entry it is for.
+  int64_t cursors_[kBandSlots];
+  int64_t batch_[kBandSlots];
 };
 
 }  // namespace

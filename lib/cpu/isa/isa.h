@@ -36,11 +36,11 @@ struct Isa {
   int tile_rows;
   int tile_columns;
 
-  // c[r, :] (+)= sum over k < depth:  a[k * lda + r] * b[b_rows[k] * outer_columns + :]
+  // c[r, :] (+)= sum over k < depth:  a[a_rows[k].source + r] * b[b_rows[k] * outer_columns + :]
   // rows in [1, outer_rows], columns in [1, outer_columns] of c, whose row stride is ldc; sums fp32, k ascending, formed
   // apart from c and added to it at the end. Every row of b has outer_columns elements.
-  void (*outer_product)(const float* a, int64_t lda, const float* b, const int32_t* b_rows, int64_t depth, int rows,
-                        int columns, float* c, int64_t ldc, bool accumulate);
+  void (*outer_product)(const float* a, const Run* a_rows, const float* b, const int32_t* b_rows, int64_t depth,
+                        int rows, int columns, float* c, int64_t ldc, bool accumulate);
   int outer_rows;
   int outer_columns;
 
