@@ -12,7 +12,7 @@ namespace knnconv::cpu {
 
 // A stretch of consecutive k-steps of one tile.
 struct Segment {
-  const float* b;  // tile_product: [length, columns]; dot_product: [columns] rows, b_stride apart, of `length`
+  const float* b;  // [length, columns], contiguous
   int32_t a;       // first k-step in the A tile
   int32_t length;
 };
@@ -30,10 +30,13 @@ struct Isa {
                        int64_t c_offset, bool accumulate);
   int tile_rows;
 
-  // c[r][n * kDotLanes + l] (+)= sum over segments s, k = l mod kDotLanes:  a[r, s.a + k] * s.b[n * b_stride + k]
-  // For few columns: the lanes run over k. rows >= 1; columns in [1, kDotColumns]; lengths are multiples of kDotLanes.
-  void (*dot_product)(const float* a, const Segment* segments, int count, int rows, int columns, int64_t b_stride,
-                      float* const* c, bool accumulate);
+  // sums[r, n, l] (+)= sum over taps t, k = l mod lanes:  float(sources[t * source_stride + r][k]) * weights[t][n, k]
+  // For few columns, by Source. rows >= 1; columns in [1, kDotColumns]; k < depth; weights are [columns, depth rounded
+  // up to kDotLanes]; sums are [rows, kDotColumns, kDotLanes]; one chain of taps and k ascending a lane.
+  void (*dot_product[kSources])(const void* const* sources, int64_t source_stride, const float* const* weights,
+                                int64_t taps, int rows, int64_t depth, int columns, float* sums, bool accumulate);
+  // dst[n] = sum over lanes of sums[n] for n < columns, in a fixed tree.
+  void (*fold_lanes)(const float* sums, int columns, float* dst);
 
   // c[r, :] += sum over k < depth:  a[k * lda + r] * b[k * ldb + :]
   // rows in [1, outer_rows]; c is [rows, outer_columns] with row stride ldc; sums fp32, k ascending.
@@ -43,13 +46,14 @@ struct Isa {
   int outer_columns;
 
   // dst[r * kTileDepthStride + i] = float(rows[r][begin + i]) for i < n, by Source; a null row gives zeros.
-  // Writes zeros from n to the next multiple of kDotLanes.
+  // n <= kTileDepth; may write zeros from n to the next multiple of 16.
   void (*gather[kSources])(const void* const* rows, int64_t count, int64_t begin, int64_t n, float* dst);
   // dst[i] = sum over t < count of float(base[rows[t] * stride + i]) for i < n, t ascending; stride in elements.
   void (*sum_rows[kSources])(const void* base, int64_t stride, const int32_t* rows, int64_t count, int64_t n,
                              float* dst);
-  // dst[i] = round_to_dtype(src[i] + bias[i]), by Dtype of dst; a null bias is zero.
-  void (*store_biased[kDtypes])(const float* src, const float* bias, int64_t n, void* dst);
+  // dst[r][i] = round_to_dtype(src[r * stride + i] + bias[i]) for i < n, by Dtype of dst; a null bias is zero.
+  void (*store_biased[kDtypes])(const float* src, int64_t stride, int64_t rows, const float* bias, int64_t n,
+                                void* const* dst);
 
   // dst[i] = float(src[i]), by Dtype of src.
   void (*load[kDtypes])(const void* src, int64_t n, float* dst);
@@ -66,7 +70,7 @@ inline constexpr int kTileDepthStride = kTileDepth + 16;
 inline constexpr int kMaxTileRows = 14;
 // Columns of a weight panel; the last panel of a matrix may be half as wide.
 inline constexpr int kPanelColumns = 32;
-// Partial sums of one element of dot_product, and the most columns it takes.
+// The most lanes of an element of dot_product, and the most columns it takes.
 inline constexpr int kDotLanes = 16;
 inline constexpr int kDotColumns = 8;
 
