@@ -53,7 +53,7 @@ struct DenseTaps {
   }
 
   // Neighbouring slots of a kernel row read one run of x, cut where the image ends.
-  void Stack(int64_t slot, int64_t slots, int64_t begin, int64_t end, Run* runs) const {
+  void Stack(int64_t slot, int64_t slots, int64_t begin, int64_t end, RowRun* runs) const {
     const int64_t offset = slot % kernel_width * dilation[1] - padding[1];
     const auto line = [&](int64_t row, int64_t stop, int64_t j, int64_t source) {
       for (; row < stop; ++row, ++j) {
@@ -62,7 +62,7 @@ struct DenseTaps {
         runs[row - begin] = {source + w * channels, int32_t(low * channels), int32_t(high * channels)};
       }
     };
-    const auto missing = [&](int64_t row, int64_t stop) { std::fill(runs + (row - begin), runs + (stop - begin), Run{}); };
+    const auto missing = [&](int64_t row, int64_t stop) { std::fill(runs + (row - begin), runs + (stop - begin), RowRun{}); };
     Lines(slot / kernel_width, begin, end, line, missing);
   }
 

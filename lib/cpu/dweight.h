@@ -28,14 +28,14 @@ namespace knnconv::cpu {
 
 // Taps of one slot that lie in a block of rows, as many as one tile of x holds.
 struct TapTile {
-  Run runs[kTapTile];       // elements of x from the band's first channel on
+  RowRun runs[kTapTile];       // elements of x from the band's first channel on
   int32_t rows[kTapTile];   // rows of g, counted from the block's first
   int count = 0;
 };
 
 // A thread's tiles, kept between tasks.
 struct DweightScratch {
-  static constexpr int64_t kTapStride = 16;                   // of one slot's channels: a tap is one cache line
+  static constexpr int64_t kTapStride = 64;                     // channels of one slot
   static constexpr int64_t kStackedStride = kStackedRows + 16;  // of slots side by side; taps do not share a cache set
   static constexpr int64_t kSums = kBandArea + kColumnGroup;
   alignas(64) float tile[kTapTile * kStackedStride];
@@ -43,10 +43,10 @@ struct DweightScratch {
   alignas(64) float sums[kSums];    // [band rows, column_stride], then a row for db
   alignas(64) float totals[kSums];  // untouched, so not resident, where rows are few
   TapTile taps;
-  Run rows[kMaxBlockRows];
+  RowRun rows[kMaxBlockRows];
   int32_t counted_rows[kMaxBlockRows];
   // Where tile rows start, and the rows of a panel in turn.
-  Run tap_rows[kTapTile], stacked_rows[kTapTile], ones[kMaxBlockRows];
+  RowRun tap_rows[kTapTile], stacked_rows[kTapTile], ones[kMaxBlockRows];
   int32_t all_rows[kTapTile];
 
   DweightScratch() {
@@ -55,7 +55,7 @@ struct DweightScratch {
       stacked_rows[i] = {i * kStackedStride, 0, 0};
       all_rows[i] = i;
     }
-    std::fill(ones, ones + kMaxBlockRows, Run{});
+    std::fill(ones, ones + kMaxBlockRows, RowRun{});
   }
 
   static DweightScratch& OfThread() {
@@ -76,12 +76,7 @@ template <typename Taps>
 class DweightTask {
  public:
   DweightTask(const DweightPlan& plan, const DweightOperands& operands, Taps taps, const DweightTile& at)
-      : plan_(plan), operands_(operands), taps_(taps), at_(at), bias_(at.first_band && operands.db != nullptr) {
-    const bool rounded = operands.x_dtype == Dtype::kF32 && operands.g_dtype != Dtype::kF32;
-    in_place_ = operands.x_dtype == Dtype::kF32 && !rounded;
-    gather_x_ = rounded ? isa_.gather_runs_rounded[int(operands.g_dtype)] : isa_.gather_runs[int(operands.x_dtype)];
-    x_ = Offset(operands.x, operands.x_dtype, at.channel);
-  }
+      : plan_(plan), operands_(operands), taps_(taps), at_(at), bias_(at.first_band && operands.db != nullptr) {}
 
   // The band's sums, [slots * channels, column_stride], then db's; valid until the thread's next task.
   const float* Sum() {
@@ -140,24 +135,29 @@ class DweightTask {
   void AddBias(int64_t begin, int64_t end) {
     static const float one = 1;
     const int count = taps_.CountedRows(begin, end, scratch_.counted_rows);
-    MultiplyTile(&one, scratch_.ones, scratch_.counted_rows, count, 1, SumsOf(at_.slot + at_.slots), accumulate_);
+    float* sums = SumsOf(at_.slot + at_.slots);
+    for (int first = 0; first == 0 || first < count; first += kTapTile) {
+      Multiply(&one, scratch_.ones, scratch_.counted_rows + first, std::min(kTapTile, count - first), 1, sums,
+               accumulate_ || first > 0);
+    }
   }
 
   void AddSlot(int64_t slot, int64_t begin, int64_t end) {
     TapTile& taps = scratch_.taps;
+    const auto gather_x = isa_.gather_runs[int(operands_.x_source)];
     bool accumulate = accumulate_;
     const auto flush = [&] {
-      ForEachTile(at_.channels, [&](int64_t channel, int rows) {
-        const void* x = Offset(x_, operands_.x_dtype, channel);
-        const Run* x_rows = taps.runs;
-        if (!in_place_) {
-          gather_x_(x, taps.runs, taps.count, rows, scratch_.tile, DweightScratch::kTapStride);
-          x = scratch_.tile;
-          x_rows = scratch_.tap_rows;
+      if (operands_.x_source == Source::kF32) {  // no conversion: rows are read where they lie
+        Multiply(static_cast<const float*>(X(0)), taps.runs, taps.rows, taps.count, at_.channels, SumsOf(slot),
+                 accumulate);
+      } else {
+        for (int64_t channel = 0; channel < at_.channels; channel += DweightScratch::kTapStride) {
+          const int channels = int(std::min(DweightScratch::kTapStride, at_.channels - channel));
+          gather_x(X(channel), taps.runs, taps.count, channels, scratch_.tile, DweightScratch::kTapStride);
+          Multiply(scratch_.tile, scratch_.tap_rows, taps.rows, taps.count, channels,
+                   SumsOf(slot) + channel * plan_.column_stride, accumulate);
         }
-        MultiplyTile(static_cast<const float*>(x), x_rows, taps.rows, taps.count, rows,
-                     SumsOf(slot) + channel * plan_.column_stride, accumulate);
-      });
+      }
       accumulate = true;
       taps.count = 0;
     };
@@ -174,41 +174,38 @@ class DweightTask {
   int64_t AddStacked(int64_t slot, int64_t begin, int64_t end) {
     const int64_t first = slot;
     TapTile& taps = scratch_.taps;
+    const auto gather_x = isa_.gather_runs[int(operands_.x_source)];
     int64_t width = 0;
     while (slot < at_.slot + at_.slots) {
       const int64_t slots = taps_.Stackable(slot, at_.slot + at_.slots - slot);
       const int64_t elements = slots * at_.channels;
       taps_.Stack(slot, slots, begin, end, taps.runs);
-      gather_x_(x_, taps.runs, end - begin, int(elements), scratch_.tile + width, DweightScratch::kStackedStride);
+      gather_x(X(0), taps.runs, end - begin, int(elements), scratch_.tile + width, DweightScratch::kStackedStride);
       width += elements;
       slot += slots;
     }
-    ForEachTile(width, [&](int64_t row, int rows) {
-      MultiplyTile(scratch_.tile + row, scratch_.stacked_rows, scratch_.all_rows, end - begin, rows,
-                   SumsOf(first) + row * plan_.column_stride, accumulate_);
-    });
+    Multiply(scratch_.tile, scratch_.stacked_rows, scratch_.all_rows, end - begin, width, SumsOf(first), accumulate_);
     return slot;
   }
 
-  // Calls tile(first row, rows) for rows [0, rows) in tiles of at most outer_rows, evenly.
-  template <typename Tile>
-  void ForEachTile(int64_t rows, const Tile& tile) const {
+  // sums[r, :] (+)= sum over k < depth:  a[a_rows[k] + r] * panels[b_rows[k], :], r < rows
+  void Multiply(const float* a, const RowRun* a_rows, const int32_t* b_rows, int64_t depth, int64_t rows, float* sums,
+                bool accumulate) {
     const int64_t tiles = CeilDiv(rows, isa_.outer_rows);
-    for (int64_t t = 0, row = 0; t < tiles; ++t) {
-      const int count = int((rows - row + tiles - t - 1) / (tiles - t));
-      tile(row, count);
+    for (int64_t tile = 0, row = 0; tile < tiles; ++tile) {
+      const int count = int((rows - row + tiles - tile - 1) / (tiles - tile));  // even tiles
+      for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
+        const int columns = int(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
+        isa_.outer_product(a + row, a_rows, Panel(panel), b_rows, depth, count, columns,
+                           sums + row * plan_.column_stride + column, plan_.column_stride, accumulate);
+      }
       row += count;
     }
   }
 
-  // sums[r, :] (+)= sum over k < depth:  a[a_rows[k] + r] * panels[b_rows[k], :], r < rows
-  void MultiplyTile(const float* a, const Run* a_rows, const int32_t* b_rows, int64_t depth, int rows, float* sums,
-                    bool accumulate) {
-    for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
-      const int columns = int(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
-      isa_.outer_product(a, a_rows, Panel(panel), b_rows, depth, rows, columns, sums + column, plan_.column_stride,
-                         accumulate);
-    }
+  // x from one of the band's channels on.
+  const void* X(int64_t channel) const {
+    return static_cast<const char*>(operands_.x) + (at_.channel + channel) * ByteWidth(operands_.x_source);
   }
 
   const Isa& isa_ = ActiveIsa();
@@ -218,10 +215,7 @@ class DweightTask {
   Taps taps_;
   const DweightTile& at_;
   const bool bias_;
-  bool in_place_;  // x needs no conversion: its rows are read where they lie
   bool accumulate_ = false;  // onto what the stretch's earlier blocks summed
-  const void* x_;
-  void (*gather_x_)(const void*, const Run*, int64_t, int, float*, int64_t);
 };
 
 // All groups of a call. taps_of(group) gives a group's taps.

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cpu/operands.h"
+
 namespace knnconv::cpu {
 
 // Taps summed in one chain in registers. Longer chains lose bits; at 64, adding them up costs 5 % of the time.
@@ -17,8 +19,6 @@ inline constexpr int64_t kStackedRows = 256;   // channels of slots that share a
 inline constexpr int kMaxBlockRows = 1024;  // rows of g held at once as fp32 panels
 inline constexpr int64_t kStackedChannels = 8;  // slots of so many channels or fewer share a tile of x
 inline constexpr int kPanelElements = 2 * kTapTile * kColumnGroup;
-
-inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // One task's part of dw and of the rows.
 struct DweightTile {

@@ -65,10 +65,14 @@ struct ColumnTaps {
 
   int64_t Stackable(int64_t, int64_t) const { return table.channels <= kStackedChannels ? 1 : 0; }
 
-  void Stack(int64_t slot, int64_t, int64_t begin, int64_t end, Run* runs) const {
-    std::fill(runs, runs + (end - begin), Run{});
+  void Stack(int64_t slot, int64_t, int64_t begin, int64_t end, RowRun* runs) const {
     const int32_t channels = int32_t(table.channels);
-    Visit(slot, begin, end, [&](int64_t source, int64_t row) { runs[row] = {source, 0, channels}; });
+    table.Pieces(begin, end, [&](int64_t b, int64_t m, int64_t m_end, int64_t row) {
+      const int32_t* index = table.indices + m * table.neighbours + slot;
+      for (RowRun* run = runs + (row - begin); m < m_end; ++m, ++run, index += table.neighbours) {
+        *run = table.IsSource(*index) ? RowRun{table.Element(b, *index), 0, channels} : RowRun{};
+      }
+    });
   }
 
   int CountedRows(int64_t begin, int64_t end, int32_t* rows) const { return table.CountedRows(begin, end, rows); }
@@ -102,7 +106,7 @@ class SlotTaps {
   }
 
   int64_t Stackable(int64_t, int64_t) const { return 0; }
-  void Stack(int64_t, int64_t, int64_t, int64_t, Run*) const {}
+  void Stack(int64_t, int64_t, int64_t, int64_t, RowRun*) const {}
   int CountedRows(int64_t begin, int64_t end, int32_t* rows) const { return table_.CountedRows(begin, end, rows); }
 
  private:
