@@ -63,6 +63,8 @@ def source_plan(
         # How many sources end before a tap is the source of it.
         ends = jnp.zeros(num_taps, jnp.int32).at[offsets[1:-1]].add(1, mode="drop")
         sources = jnp.cumsum(lax.optimization_barrier(ends), dtype=jnp.int32)
+        if num_slots == 1:
+            return make_chunks(jnp.stack([offsets[0], offsets[-1]]), sources, rows, length)
         taps = jnp.arange(num_taps, dtype=jnp.int32)
         # The sort is stable: equal slots keep the order by (source, row).
         starts, order = _sort_by_slot(jnp.where(taps < offsets[-1], slots, num_slots), num_slots)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_knnconv._xla.sums import matmul
+from jax_knnconv._xla.sums import BLOCK_UNIT, matmul, round_up
 
 MAX_CHUNK = 16384
 # A chunk may always be this long, however few rows the operands have: a hub must not take a step for each tap.
@@ -38,7 +38,9 @@ def chunk_length(num_taps: int, num_slots: int, num_rows: int) -> int:
     share = -(-num_taps // max(num_slots, 1))
     longest = min(MAX_CHUNK, max(num_rows, MIN_ROOM))
     pieces = max(1, -(-share // longest))
-    length = max(8, -(-share // pieces))
+    length = -(-share // pieces)
+    if pieces > 1:
+        length = round_up(length, BLOCK_UNIT)
     if num_taps > 2**31 - 1 - length:
         raise ValueError(
             f"table: got {num_taps} taps (rows x columns), expected fewer than 2**31 for implementation='xla', "
