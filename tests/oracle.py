@@ -24,7 +24,7 @@ def f64(*arrays):
 
 
 def _dense_taps(in_hw, out_hw, kernel, stride, padding, dilation):
-    """Yield (fh, fw, output rows, output columns, input rows, input columns) with the taps outside the image left out."""
+    """Yield (fh, fw, output rows and columns, input rows and columns); taps outside the image are left out."""
     for fh in range(kernel[0]):
         i = np.arange(out_hw[0])
         p = i * stride[0] + fh * dilation[0] - padding[0]
