@@ -1,0 +1,365 @@
+import jax
+import jax.numpy as jnp
+import layer_cases as cases
+import numpy as np
+import optax
+import pytest
+from flax import nnx as flax_nnx
+from jax import lax
+
+import jax_knnconv as jkc
+from jax_knnconv import nnx
+
+F32, BF16, F16 = cases.DTYPES
+INDICES = np.array([[0, 3, 9], [5, -1, 2], [-1, 7, -2], [4, 4, 1]])  # of 6 rows: 9, 7 and the negatives are holes
+SLOTS = np.array([[0, 1, 4], [3, 2, 0], [0, 1, 2], [1, 1, 3]])
+NORMAL = flax_nnx.initializers.normal()
+
+
+def rngs():
+    return flax_nnx.Rngs(0)
+
+
+def run(layer, x, cotangent, **call):
+    """(y, dx, dkernel, dbias or None) of sum(y * cotangent)."""
+
+    def loss(layer, x):
+        y = layer(x, **call)
+        return (y.astype(jnp.float32) * cotangent.astype(jnp.float32)).sum(), y
+
+    gradient = flax_nnx.grad(loss, argnums=(flax_nnx.DiffState(0, flax_nnx.Param), 1), has_aux=True)
+    (dlayer, dx), y = flax_nnx.jit(gradient)(layer, x)
+    return y, dx, dlayer["kernel"][...], dlayer["bias"][...] if "bias" in dlayer else None
+
+
+def conv(module, kernel_size, window=None, in_features=cases.CONV_SHAPE[-1], **options):
+    return module.Conv(
+        in_features, cases.FEATURES, kernel_size, bias_init=NORMAL, rngs=rngs(), **{**(window or {}), **options}
+    )
+
+
+def uses_flax(layer, x):
+    graph, state = flax_nnx.split(layer)
+    return "conv_general_dilated" in str(jax.make_jaxpr(lambda state, x: flax_nnx.merge(graph, state)(x))(state, x))
+
+
+# Conv ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["same, stride 2", "valid, none for 1", "two ints", "circular", "reflect"])
+def test_conv_equals_flax_with_flax_state(name):
+    kernel_size, window = cases.WINDOWS[name]
+    ours, theirs = (conv(module, kernel_size, window) for module in (nnx, flax_nnx))
+    state = flax_nnx.state(theirs)
+    jax.tree.map(np.testing.assert_array_equal, flax_nnx.state(ours), state)
+    ours = flax_nnx.merge(flax_nnx.graphdef(ours), jax.tree.map(lambda p: p + 1, state))
+    flax_nnx.update(ours, state)
+    x = cases.normal(0, *cases.CONV_SHAPE)
+    assert not uses_flax(ours, x)
+    cotangent = cases.normal(2, *theirs(x).shape)
+    for got, expected in zip(run(ours, x, cotangent), run(theirs, x, cotangent), strict=True):
+        if got is None:
+            assert expected is None
+            continue
+        assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("name", ["pairs", "circular"])
+def test_conv_is_right_in_dtype(name, dtype):
+    # Case 32: parameters and their gradients are float32, the latter never rounded to the computing dtype.
+    kernel_size, window = cases.WINDOWS[name]
+    layer = conv(nnx, kernel_size, window, dtype=dtype)
+    x = cases.normal(0, *cases.CONV_SHAPE)
+    bias = None if layer.bias is None else layer.bias[...]
+    operands = x.astype(dtype), layer.kernel[...].astype(dtype), bias
+    cotangent = cases.normal(2, *cases.dense_answer(*operands, window).y.shape, dtype=dtype)
+    exact = cases.dense_answer(*operands, window, cotangent)
+    products = cases.dense_answer(*cases.magnitudes(*operands), window, *cases.magnitudes(cotangent))
+    cases.assert_answers(run(layer, x, cotangent), exact, products, (dtype, F32, F32, F32))
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize(
+    ("x_dtype", "options"),
+    [
+        (BF16, {}),
+        (F32, {"param_dtype": BF16}),
+        (F16, {"param_dtype": BF16, "dtype": BF16}),
+        (BF16, {"dtype": BF16, "preferred_element_type": F32}),
+        (jnp.uint8, {"dtype": F16}),
+    ],
+)
+def test_conv_promotes_as_flax(x_dtype, options, use_bias):
+    x = jnp.asarray(np.arange(48).reshape(1, 4, 4, 3) % 5, x_dtype)
+    ours, theirs = (conv(module, (3, 3), use_bias=use_bias, **options) for module in (nnx, flax_nnx))
+    got, reference = ours(x), theirs(x)
+    assert not uses_flax(ours, x)
+    assert got.dtype == reference.dtype
+    rounding = max(float(jnp.finfo(d).eps) for d in (got.dtype, options.get("dtype", F32), *options.values()))
+    np.testing.assert_allclose(got.astype(F32), reference.astype(F32), rtol=2 * rounding, atol=8 * rounding)
+
+
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+def test_conv_batch_dimensions(batch):
+    x = cases.normal(0, *batch, 5, 4, 3)
+    layer = conv(nnx, (3, 3), {"padding": "REFLECT"})
+    flat = x.reshape(-1, 5, 4, 3)
+    exact = cases.dense_answer(flat, layer.kernel[...], layer.bias[...], {"padding": "REFLECT"}).y
+    y = layer(x)
+    assert y.shape == (*batch, 5, 4, cases.FEATURES)
+    np.testing.assert_allclose(y.reshape(exact.shape), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_conv_mask():
+    x, mask = cases.normal(0, 1, 5, 5, 3), jnp.asarray((np.arange(135) % 3 > 0).reshape(3, 3, 3, 5), F32)
+    ours, theirs = (conv(module, (3, 3), mask=mask) for module in (nnx, flax_nnx))
+    cotangent = cases.normal(1, 1, 5, 5, 5)
+    got, expected = run(ours, x, cotangent), run(theirs, x, cotangent)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, expected)
+    assert not np.any(np.asarray(got[2])[np.asarray(mask) == 0])
+    with pytest.raises(ValueError, match=r"mask's shape.*\(3, 3, 3, 4\).*\(3, 3, 3, 5\)"):
+        conv(nnx, (3, 3), mask=mask[..., :4])(x)
+
+
+@pytest.mark.parametrize("name", cases.FLAX_ONLY)
+def test_conv_leaves_the_rest_to_flax(name):
+    shape, kernel_size, options = cases.FLAX_ONLY[name]
+    ours, theirs = (module.Conv(shape[-1], 6, kernel_size, rngs=rngs(), **options) for module in (nnx, flax_nnx))
+    x = cases.normal(0, *shape)
+    assert uses_flax(ours, x)
+    np.testing.assert_array_equal(ours(x), theirs(x))
+
+
+def test_conv_leaves_own_functions_and_other_dtypes_to_flax():
+    def doubled(*args, **kwargs):
+        return 2 * lax.conv_general_dilated(*args, **kwargs)
+
+    def cast(operands, dtype):
+        return tuple(None if a is None else a.astype(BF16) for a in operands)
+
+    x = cases.normal(0, 1, 4, 4, 3)
+    plain = conv(nnx, (3, 3), use_bias=False)
+    twice = conv(nnx, (3, 3), use_bias=False, conv_general_dilated=doubled)
+    np.testing.assert_allclose(twice(x), 2 * plain(x), rtol=1e-5, atol=1e-5)
+    assert conv(nnx, (3, 3), promote_dtype=cast)(x).dtype == BF16
+    with jax.enable_x64(True):
+        assert conv(nnx, (3, 3), preferred_element_type=np.float64, use_bias=False)(x).dtype == np.float64
+        layer = nnx.Conv(1, 1, (1, 1), use_bias=False, kernel_init=flax_nnx.initializers.ones, rngs=rngs())
+        wide = jnp.asarray(np.full((1, 2, 2, 1), 1 + 2.0**-40))
+        np.testing.assert_array_equal(layer(wide), wide)
+
+
+def test_conv_out_sharding():
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        layer, x = conv(nnx, (3, 3)), cases.normal(0, 1, 4, 4, 3)
+        y = layer(x, out_sharding=jax.P("data"))
+    assert jax.typeof(y).sharding.spec[0] == "data"
+    np.testing.assert_allclose(y, layer(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "message"),
+    [
+        ({"padding": "CAUSAL"}, (1, 4, 4, 3), "(?i)causal padding"),
+        ({"padding": "EVEN"}, (1, 4, 4, 3), r"padding.*'EVEN'"),
+        ({"strides": (1, 2, 3)}, (1, 4, 4, 3), r"strides.*\(1, 2, 3\)"),
+        ({"kernel_dilation": 0}, (1, 4, 4, 3), r"kernel_dilation.*0"),
+        ({}, (4, 3), r"inputs.*\(4, 3\)"),
+        ({}, (1, 4, 4, 2), r"channels.*got 2, expected 3"),
+    ],
+)
+def test_conv_errors(options, shape, message):
+    with pytest.raises(ValueError, match=message):
+        conv(nnx, (3, 3), **options)(jnp.ones(shape))
+
+
+def test_constructor_errors():
+    with pytest.raises(ValueError, match=r"implementation.*'cudnn'"):
+        conv(nnx, (3, 3), implementation="cudnn")
+    with pytest.raises(TypeError, match=r"config.*dict"):
+        conv(nnx, (3, 3), config={})
+    with pytest.raises(TypeError, match="rngs"):
+        nnx.Conv(3, 4, (3, 3))
+
+
+# KNNConv ------------------------------------------------------------------------------------------------------------
+
+
+def make_table():
+    return jkc.NeighborTable(INDICES, SLOTS, num_inputs=6, num_slots=5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "empty_rows", "at_call"),
+    [(F32, "bias", True), (F32, "zero", False), (BF16, "bias", False), (F16, "zero", True)],
+)
+def test_knn_conv_is_right(dtype, empty_rows, at_call):
+    options = {"dtype": dtype, "empty_rows": empty_rows, "bias_init": NORMAL, "rngs": rngs()}
+    layer = nnx.KNNConv(3, 4, num_slots=5, **options) if at_call else nnx.KNNConv(3, 4, make_table(), **options)
+    assert jax.tree.map(jnp.shape, flax_nnx.to_pure_dict(flax_nnx.state(layer))) == {
+        "kernel": (5, 3, 4),
+        "bias": (4,),
+    }
+    x, cotangent = cases.normal(0, 2, 6, 3), cases.normal(2, 2, 4, 4, dtype=dtype)
+    operands = x.astype(dtype), layer.kernel[...].astype(dtype), layer.bias[...]
+    rest, zero = (INDICES, SLOTS), empty_rows == "zero"
+    exact = cases.knn_answer(*operands, *rest, cotangent, zero)
+    products = cases.knn_answer(*cases.magnitudes(*operands), *rest, *cases.magnitudes(cotangent), zero)
+    call = {"table": make_table()} if at_call else {}
+    cases.assert_answers(run(layer, x, cotangent, **call), exact, products, (dtype, F32, F32, F32))
+
+
+def test_knn_conv_initial_values_equal_linen():
+    # Slots without taps of their own do not make the kernel smaller; without a table K is V.
+    from jax_knnconv import linen
+
+    def first_key():
+        return rngs().params()
+
+    table = make_table()
+    kernel = nnx.KNNConv(3, 4, table, rngs=rngs()).kernel[...]
+    lecun = jax.nn.initializers.lecun_normal()(first_key(), (5, 3, 4))
+    np.testing.assert_allclose(kernel, lecun * np.sqrt(5 / 3), rtol=1e-6)
+    np.testing.assert_array_equal(nnx.KNNConv(3, 4, num_slots=5, rngs=rngs()).kernel[...], lecun)
+    own = linen.KNNConv(4, table, kernel_init=lambda _, *shape: linen._layers.knn_kernel_init(3)(first_key(), *shape))
+    np.testing.assert_array_equal(own.init(jax.random.key(0), jnp.ones((6, 3)))["params"]["kernel"], kernel)
+
+
+def test_knn_conv_split_merge_and_jit():
+    table = make_table()
+    layer = nnx.KNNConv(3, 4, table, rngs=rngs())
+    x = cases.normal(0, 2, 6, 3)
+    y = layer(x)
+    graph, state = flax_nnx.split(layer)
+    other = flax_nnx.graphdef(nnx.KNNConv(3, 4, table, rngs=rngs()))
+    assert graph == other
+    assert hash(graph) == hash(other)
+    assert graph != flax_nnx.graphdef(nnx.KNNConv(3, 4, make_table(), rngs=rngs()))
+    merged = flax_nnx.merge(graph, state)
+    assert merged.table is table
+    np.testing.assert_array_equal(merged(x), y)
+    apply = jax.jit(lambda graph, state, x: flax_nnx.merge(graph, state)(x), static_argnums=0)
+    np.testing.assert_allclose(apply(graph, state, x), y, rtol=1e-6, atol=1e-6)
+    # How checkpoints are restored: an abstract module, and then the values of its state, which are parameters alone.
+    abstract = flax_nnx.eval_shape(lambda: nnx.KNNConv(3, 4, table, rngs=rngs()))
+    flax_nnx.update(abstract, state)
+    np.testing.assert_array_equal(abstract(x), y)
+
+
+def test_knn_conv_tables_of_calls_do_not_retrace():
+    traces = []
+
+    @flax_nnx.jit
+    def apply(layer, x, table):
+        traces.append(layer)
+        return layer(x, table)
+
+    layer = nnx.KNNConv(1, 1, num_slots=1, kernel_init=flax_nnx.initializers.ones, rngs=rngs())
+    for i in range(3):
+        assert apply(layer, jnp.arange(3.0)[:, None], jkc.NeighborTable([[i]], num_inputs=3)).item() == i
+    assert len(traces) == 1
+
+
+def test_training_step_of_layers_that_share_a_table():
+    class Model(flax_nnx.Module):
+        def __init__(self, table, rngs):
+            self.first = nnx.KNNConv(2, 3, table, rngs=rngs)
+            self.second = nnx.KNNConv(3, 1, table, rngs=rngs)
+
+        def __call__(self, x):
+            return self.second(flax_nnx.relu(self.first(x)))
+
+    indices = np.array([[0, 1], [1, 2], [2, -1]])
+    table = jkc.NeighborTable(indices, num_inputs=3)
+    model = Model(table, rngs())
+    optimizer = flax_nnx.Optimizer(model, optax.sgd(0.1), wrt=flax_nnx.Param)
+    x, target = cases.normal(0, 4, 3, 2), cases.normal(1, 4, 3, 1)
+
+    @flax_nnx.jit(donate_argnums=(0, 1))
+    def step(model, optimizer):
+        loss, gradients = flax_nnx.value_and_grad(lambda model: ((model(x) - target) ** 2).mean())(model)
+        optimizer.update(model, gradients)
+        return loss
+
+    losses = [float(step(model, optimizer)) for _ in range(3)]
+    assert losses[2] < losses[1] < losses[0]
+    # The loss of the trained parameters, by the oracle.
+    hidden = np.maximum(cases.oracle.knn_forward(x, model.first.kernel[...], indices, bias=model.first.bias[...]), 0)
+    y = cases.oracle.knn_forward(hidden, model.second.kernel[...], indices, bias=model.second.bias[...])
+    assert float(step(model, optimizer)) == pytest.approx(((y - np.asarray(target)) ** 2).mean(), rel=1e-5)
+    np.testing.assert_array_equal(table.indices, indices)  # not donated with the parameters
+
+
+def test_knn_conv_one_table_a_sample():
+    indices = np.array([[[0, 1], [2, -1]], [[2, 2], [1, 0]]])
+    layer = nnx.KNNConv(4, 2, num_slots=2, rngs=rngs())
+    x = cases.normal(0, 2, 3, 4)
+
+    @flax_nnx.jit
+    def apply(layer, x, indices):
+        return layer(x, table=jkc.NeighborTable(indices, num_inputs=3))
+
+    y = apply(layer, x, indices)
+    for i in range(2):
+        one = cases.oracle.knn_forward(x[i : i + 1], layer.kernel[...], indices[i])
+        np.testing.assert_allclose(y[i], one[0], rtol=1e-5, atol=1e-5)
+
+
+def test_knn_conv_copies_of_a_layer_by_vmap():
+    table = make_table()
+
+    @flax_nnx.split_rngs(splits=3)
+    @flax_nnx.vmap
+    def create(rngs):
+        return nnx.KNNConv(3, 4, table, rngs=rngs)
+
+    layers, x = create(rngs()), cases.normal(0, 6, 3)
+    assert layers.kernel.shape == (3, 5, 3, 4)
+    y = flax_nnx.vmap(lambda layer, x: layer(x), in_axes=(0, None))(layers, x)
+    for i in range(3):
+        one = cases.oracle.knn_forward(x[None], layers.kernel[...][i], INDICES, SLOTS)
+        np.testing.assert_allclose(y[i], one[0], rtol=1e-5, atol=1e-5)
+
+
+def test_knn_conv_table_of_the_call_comes_first():
+    own, given = (jkc.NeighborTable([[i]], num_inputs=2) for i in (0, 1))
+    layer = nnx.KNNConv(1, 1, own, use_bias=False, kernel_init=flax_nnx.initializers.ones, rngs=rngs())
+    x = jnp.array([[3.0], [5.0]])
+    assert layer.bias is None
+    assert layer(x).item() == 3
+    assert layer(x, given).item() == 5
+
+
+def test_knn_conv_parameters_keep_their_metadata():
+    layer = nnx.KNNConv(
+        3, 4, make_table(), rngs=rngs(), kernel_metadata={"role": "weights"}, bias_metadata={"role": "offsets"}
+    )
+    assert (layer.kernel.role, layer.bias.role) == ("weights", "offsets")
+
+
+def test_knn_conv_errors():
+    table, x = jkc.NeighborTable([[0, 1]], num_inputs=2), jnp.ones((2, 3))
+    with pytest.raises(ValueError, match=r"num_slots: got None.*where no table is given"):
+        nnx.KNNConv(3, 1, rngs=rngs())
+    with pytest.raises(TypeError, match=r"num_slots: got 2.5"):
+        nnx.KNNConv(3, 1, num_slots=2.5, rngs=rngs())
+    with pytest.raises(ValueError, match=r"num_slots.*got 3, expected 2"):
+        nnx.KNNConv(3, 1, table, num_slots=3, rngs=rngs())
+    with pytest.raises(TypeError, match="table: got list, expected a NeighborTable"):
+        nnx.KNNConv(3, 1, [[0, 1]], rngs=rngs())
+    with pytest.raises(ValueError, match="table: got none, neither when the layer was constructed nor in this call"):
+        nnx.KNNConv(3, 1, num_slots=2, rngs=rngs())(x)
+    with pytest.raises(ValueError, match=r"table: got a traced table.*layer\(x, table=table\)"):
+        jax.vmap(lambda table: nnx.KNNConv(3, 1, table, rngs=rngs()))(jkc.NeighborTable([[[0]]], num_inputs=2))
+    layer = nnx.KNNConv(3, 1, table, rngs=rngs())
+    with pytest.raises(ValueError, match=r"rows.*num_inputs.*got 4, expected 2"):
+        layer(jnp.ones((4, 3)))
+    with pytest.raises(ValueError, match=r"channels.*got 2, expected 3"):
+        layer(jnp.ones((2, 2)))
+    with pytest.raises(ValueError, match=r"weight's slots.*got 2, expected 3"):
+        layer(x, jkc.NeighborTable([[0, 1, 1]], num_inputs=2))
+    with pytest.raises(ValueError, match=r"empty_rows.*'skip'"):
+        nnx.KNNConv(3, 1, table, empty_rows="skip", rngs=rngs())(x)
