@@ -34,5 +34,6 @@ NB_MODULE(_cpu, m) {
   m.def("registrations", &Registrations, "Target name -> handler capsule.");
   m.def("ffi_version", [] { return nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); },
         "XLA FFI (major, minor) of the headers this module was built with.");
+  m.def("implementations", [] { return nb::make_tuple("cpu"); }, "The sets of kernels that this module holds.");
   m.def("isa", [] { return knnconv::cpu::ActiveIsa().name; }, "Instruction set the inner loops run with.");
 }
