@@ -6,6 +6,7 @@
 """
 
 from jax_knnconv._dispatch import FallbackWarning
+from jax_knnconv._ffi import export_targets
 from jax_knnconv.builders import grid_table, knn_table, radius_table, submanifold_table
 from jax_knnconv.cast import cast_operands
 from jax_knnconv.config import KernelConfig
@@ -26,6 +27,7 @@ __all__ = [
     "conv2d_dinput",
     "conv2d_dweight",
     "doctor",
+    "export_targets",
     "from_fovi",
     "from_linear",
     "grid_table",

@@ -51,6 +51,15 @@ def target_name(operation: str) -> str:
     return f"jax_knnconv_{operation}_v1"
 
 
+def export_targets() -> tuple[str, ...]:
+    """The custom call targets that a program exported with `jax.export` may hold.
+
+    ``jax.export.export(f, disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(name) for name in
+    export_targets()])``. Names are versioned: a target never changes its meaning under the same name.
+    """
+    return tuple(target_name(operation) for operation in TARGETS)
+
+
 @functools.cache
 def runtime_version() -> tuple[int, int] | None:
     """XLA FFI (major, minor) of the installed jaxlib, from the headers that it ships; None if it ships none."""

@@ -146,9 +146,7 @@ def _side(names: Sequence[Sequence[str]]) -> str:
 
 def add_over(values: Sequence[jax.Array], axes: Sequence[str], dtypes: Sequence[Any]) -> tuple[jax.Array, ...]:
     """Partial float32 sums added over mesh axes, rounded once."""
-    return tuple(
-        (jax.lax.psum(v, tuple(axes)) if axes else v).astype(d) for v, d in zip(values, dtypes, strict=True)
-    )
+    return tuple((jax.lax.psum(v, tuple(axes)) if axes else v).astype(d) for v, d in zip(values, dtypes, strict=True))
 
 
 def is_first(axes: Sequence[str]) -> jax.Array:

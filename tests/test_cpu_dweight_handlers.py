@@ -196,9 +196,7 @@ def test_dense_random(dtype, channels, columns, batch, size, kernel, stride, dil
     slices=st.integers(1, 5),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_knn_random(
-    dtype, channels, columns, batch, num_inputs, rows, taps, num_slots, zero_empty_rows, slices, seed
-):
+def test_knn_random(dtype, channels, columns, batch, num_inputs, rows, taps, num_slots, zero_empty_rows, slices, seed):
     rng = np.random.default_rng(seed)
     x = normal(rng, (batch, num_inputs, channels), DTYPES[dtype])
     g = normal(rng, (batch, rows, columns), DTYPES[dtype])

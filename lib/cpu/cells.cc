@@ -5,7 +5,7 @@
 namespace knnconv::cpu {
 
 void CellList::Sort() {
-  std::fill(starts_.begin(), starts_.end(), 0);
+  starts_.assign(slots_ + 1, 0);
   for (const Cell& cell : cells_) ++starts_[cell.slot + 1];
   for (size_t s = 1; s < starts_.size(); ++s) starts_[s] += starts_[s - 1];
   sorted_.resize(cells_.size());
@@ -30,7 +30,7 @@ class CellList::Batcher {
 
   // Gathers the rows set so far.
   void Add(int64_t slot) {
-    tile_.Add(slot, pointers_, [&](int64_t begin, int64_t n, float* a) {
+    tile_.Add(slot, 1, pointers_, [&](int64_t begin, int64_t n, float* a) {
       for (int i = 0; i < sum_count_; ++i) {
         const Sum& sum = sums_[i];
         float* dst = a + sum.at * kTileDepthStride;

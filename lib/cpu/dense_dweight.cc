@@ -6,9 +6,6 @@
 namespace knnconv::cpu {
 namespace {
 
-// Slots of this many channels or fewer share a tile of x.
-constexpr int64_t kStackedChannels = 8;
-
 // The taps of a dense window, by arithmetic. Rows are output pixels [b, i, j].
 struct DenseTaps {
   int64_t height, width, channels;

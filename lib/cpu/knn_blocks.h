@@ -7,9 +7,11 @@
 #include "cpu/knn_tiles.h"
 #include "cpu/parallel.h"
 #include "cpu/task_plan.h"
-#include "cpu/tile_block.h"
 
 namespace knnconv::cpu {
+
+// Rows of a block at most.
+inline constexpr int64_t kMaxKnnRows = 256;
 
 struct KnnBlock {
   int64_t group;
@@ -24,10 +26,19 @@ struct KnnBlock {
 
   int64_t rows() const { return nodes.size() * batches.size(); }
   const char* Batch(int64_t b) const { return source + (batches.begin + b) * batch_bytes; }
-  // Stores row `row` of the tile block: node nodes.begin + node, batch entry batches.begin + b.
-  void Store(TileBlock& tile, int64_t row, int64_t node, int64_t b, bool with_bias) const {
-    tile.Store(row, with_bias ? bias : nullptr, out_dtype,
-               out + (batches.begin + b) * out_batch_bytes + (nodes.begin + node) * out_row_bytes);
+  // Stores the sums of all rows, of which row node * batches + b is (node, b). Nodes with used[node] = 0 get no bias.
+  template <typename Sums>
+  void Store(Sums& sums, const char* used) const {
+    char* dst[kMaxKnnRows];
+    for (int64_t r = 0; r < rows(); ++r) {
+      dst[r] = out + (batches.begin + r % batches.size()) * out_batch_bytes +
+               (nodes.begin + r / batches.size()) * out_row_bytes;
+    }
+    for (int64_t node = 0, next; node < nodes.size(); node = next) {
+      for (next = node + 1; next < nodes.size() && used[next] == used[node];) ++next;
+      sums.Store(node * batches.size(), (next - node) * batches.size(), used[node] ? bias : nullptr, out_dtype,
+                 dst + node * batches.size());
+    }
   }
 };
 

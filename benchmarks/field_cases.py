@@ -1,0 +1,153 @@
+"""Limits of time and memory that users of other libraries met: a figure and its limit each.
+
+Numbers are those of the cases' list: 1 memory of a large point cloud, 3 hub rows, 19 odd channel counts, 35 strided
+gradients and large kernels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.progress import Progress
+
+import jax_knnconv as jkc
+from benchmarks import compare, harness, machine, memory, operands, peers
+from benchmarks.shapes import PASSES, Dense, Knn, Shape, gathered_bytes
+
+Check = dict[str, Any]
+_Work = tuple[Callable[..., Any], Sequence[Any]]  # a function and its input sets
+_CLOUD = Knn(4, 64, 64, 100_000, 100_000, 27, space=3)
+_HUB_ROWS, _HUBS, _HUB_CHANNELS = 400_000, 10, (8, 1)
+_ODD_CHANNELS = (1, 2, 3, 5, 7, 9, 17, 33, 63, 65)
+_ODD_BESIDE = 64  # the other channel count
+
+
+def _check(case: int, what: str, value: float, limit: float, unit: str) -> Check:
+    return {"case": case, "what": what, "value": value, "limit": limit, "unit": unit, "ok": value <= limit}
+
+
+def _relative_time(slow: _Work, fast: _Work, settings: compare.Settings) -> float:
+    """Best time of the first over that of the second, taken in turns."""
+    samplers = {
+        name: harness.best_sampler(function, sets, sample_s=settings.sample_s)
+        for name, (function, sets) in (("slow", slow), ("fast", fast))
+    }
+    samples = harness.interleave(samplers, rounds=settings.rounds, budget_s=settings.budget_s)
+    return harness.Sides(samples["fast"], samples["slow"]).ratio
+
+
+def _pass_of(shape: Shape, pass_name: str, dtype: str, implementation: str) -> _Work:
+    made = operands.make(shape, dtype, count=2)
+    function = peers.one_pass(peers.ours(shape, implementation), pass_name)
+    return function, [(*entry, made.ours) for entry in made.sets]
+
+
+def cloud_memory(settings: compare.Settings, *, resident: bool, dtype: str = "bfloat16") -> Iterator[Check]:
+    """Case 1: temporary memory of each pass over a large point cloud, against the gathered matrix."""
+    whole = gathered_bytes(_CLOUD, jnp.dtype(dtype).itemsize)
+    random = np.random.default_rng(0).integers(0, _CLOUD.sources, (_CLOUD.rows, _CLOUD.neighbours), np.int32)
+    table = jkc.NeighborTable(random, num_inputs=_CLOUD.sources)
+    x = jax.ShapeDtypeStruct((_CLOUD.batch, _CLOUD.sources, _CLOUD.channels), dtype)
+    weight = jax.ShapeDtypeStruct((_CLOUD.neighbours, _CLOUD.channels, _CLOUD.outputs), dtype)
+    g = jax.ShapeDtypeStruct((_CLOUD.batch, _CLOUD.rows, _CLOUD.outputs), dtype)
+    for name in PASSES:
+        function = peers.one_pass(peers.ours(_CLOUD, settings.implementation), name)
+        planned = memory.temporary_bytes(compare.compile_for(function, (x, weight, g, table)))
+        if planned is not None:
+            yield _check(1, f"{_CLOUD.name} {dtype} {name}: planned memory", planned / whole, 0.1, "of gathered")
+        if resident:
+            held = memory.measure_in_fresh_process(_CLOUD, name, dtype, "ours", implementation=settings.implementation)
+            yield _check(1, f"{_CLOUD.name} {dtype} {name}: memory taken", held / whole, 0.1, "of gathered")
+
+
+def _hub_dinput(indices: np.ndarray, num_inputs: int, dtype: str, implementation: str) -> _Work:
+    channels, outputs = _HUB_CHANNELS
+    table = jkc.NeighborTable(indices[:, None], num_inputs=num_inputs)
+    weight = jnp.ones((1, channels, outputs), dtype)
+    sets = [(jnp.full((1, len(indices), outputs), value, dtype), weight, table) for value in (1, 2)]
+    return lambda g, weight, table: jkc.knn_dinput(g, weight, table, implementation=implementation), sets
+
+
+def hub_rows(dtypes: Sequence[str], settings: compare.Settings) -> Iterator[Check]:
+    """Case 3: dinput where ten sources hold all taps, against sources drawn uniformly; 16-bit against float32."""
+    rows = np.arange(_HUB_ROWS, dtype=np.int32)
+    uniform = np.random.default_rng(0).integers(0, _HUB_ROWS, _HUB_ROWS, np.int32)
+    name = f"dinput of {_HUB_ROWS} rows, {_HUBS} sources hold all taps"
+
+    def hub(dtype: str, num_inputs: int) -> _Work:
+        return _hub_dinput(rows % _HUBS, num_inputs, dtype, settings.implementation)
+
+    for dtype in dtypes:
+        spread = _hub_dinput(uniform, _HUB_ROWS, dtype, settings.implementation)
+        for num_inputs in (_HUBS, _HUB_ROWS):
+            value = _relative_time(hub(dtype, num_inputs), spread, settings)
+            yield _check(3, f"{name}, N={num_inputs}, {dtype}", value, 3, "x uniform")
+        if dtype != "float32":
+            value = _relative_time(hub(dtype, _HUBS), hub("float32", _HUBS), settings)
+            yield _check(3, f"{name}, N={_HUBS}, {dtype}", value, 1.2, "x float32")
+
+
+def odd_channels(settings: compare.Settings, *, few: bool, dtype: str = "bfloat16") -> Iterator[Check]:
+    """Case 19: each odd channel count against the next multiple of 8; the worst pass of each."""
+    batch = 16 if machine.size() == "cpu" else 256
+    counts = _ODD_CHANNELS[2::4] if few else _ODD_CHANNELS
+    for count in counts:
+        even = -(-count // 8) * 8
+        into, out_of = ((count, _ODD_BESIDE), (even, _ODD_BESIDE)), ((_ODD_BESIDE, count), (_ODD_BESIDE, even))
+        for odd_pair, even_pair in (into, out_of):
+            worst, where = 0.0, ""
+            for name in PASSES:
+                odd, padded = (
+                    _pass_of(Dense(batch, 16, 16, *pair), name, dtype, settings.implementation)
+                    for pair in (odd_pair, even_pair)
+                )
+                value = _relative_time(odd, padded, settings)
+                if value > worst:
+                    worst, where = value, name
+            what = f"conv2d {batch}x16x16 {odd_pair[0]}->{odd_pair[1]} {dtype}, worst in {where}"
+            yield _check(19, what, worst, 2, f"x {even_pair[0]}->{even_pair[1]}")
+
+
+def strided_gradients(dtypes: Sequence[str], settings: compare.Settings) -> Iterator[Check]:
+    """Case 35: dinput of a strided convolution and dweight of large kernels against the forward; the first call."""
+    batch = 4 if machine.size() == "cpu" else 128
+    for dtype in dtypes:
+        for shape, name in (
+            (Dense(batch, 28, 28, 256, 256, stride=2), "dinput"),
+            (Dense(batch, 224, 224, 3, 768, kernel=16, stride=16), "dweight"),
+        ):
+            gradient = _pass_of(shape, name, dtype, settings.implementation)
+            start = time.perf_counter()
+            function, (first, *_) = gradient
+            jax.block_until_ready(compare.compile_for(function, first)(*first))
+            seconds = time.perf_counter() - start
+            forward = _pass_of(shape, "forward", dtype, settings.implementation)
+            value = _relative_time(gradient, forward, settings)
+            yield _check(35, f"{shape.name} {dtype} {name}", value, 3, "x forward")
+            yield _check(35, f"{shape.name} {dtype} {name}: first call", seconds, 5, "s")
+
+
+def run(dtypes: Sequence[str], settings: compare.Settings, *, quick: bool, progress: Progress) -> list[Check]:
+    """All checks, each a dict with case, what, value, limit, unit and ok."""
+    task = progress.add_task("cases", total=None)
+    if quick:
+        dtypes = dtypes[:1]
+    # A ratio of two times needs fewer rounds than a comparison that is reported.
+    short = settings._replace(budget_s=settings.budget_s / 4)
+    parts = (
+        cloud_memory(settings, resident=not quick),
+        hub_rows(dtypes, settings),
+        odd_channels(short, few=quick),
+        strided_gradients(dtypes, settings),
+    )
+    checks: list[Check] = []
+    for part in parts:
+        for check in part:
+            checks.append(check)
+            progress.update(task, description=f"case {check['case']}: {check['what']}")
+    return checks

@@ -1,0 +1,126 @@
+"""What a run was measured on: versions, processor, and the ceilings that floors are computed from."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+import subprocess
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+
+import jax_knnconv as jkc
+from benchmarks import ROOT, harness
+
+_MATMUL_SIDE = {"cpu": 1536, "gpu": 8192}
+_COPY_BYTES = {"cpu": 2**27, "gpu": 2**30}
+_SAMPLES = 7
+
+
+def size() -> str:
+    """Which sizes fit the default device: "cpu" or "gpu"."""
+    return "cpu" if jax.default_backend() == "cpu" else "gpu"
+
+
+def cpu_model() -> str:
+    """The processor's name, as the system tells it."""
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """The commit of the source folder, with "+" where files differ from it; None outside a repository."""
+    try:
+        command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=10"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def describe() -> dict[str, Any]:
+    """Versions, instruction set, device and processor."""
+    device = jax.devices()[0]
+    report = jkc.doctor()
+    module = report.versions.get(f"{'cuda' if device.platform == 'gpu' else device.platform} module", "none")
+    return {
+        "versions": {
+            "jax_knnconv": jkc.__version__,
+            "jax": jax.__version__,
+            "jaxlib": jaxlib.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "commit": commit(),
+        "module": module,
+        "device": {
+            "platform": device.platform,
+            "kind": device.device_kind,
+            "cpu": cpu_model(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "system": platform.platform(terse=True),
+        },
+    }
+
+
+def _best_seconds(call: Callable[[], Any], sample_s: float = 0.05) -> float:
+    sampler = harness.wall_sampler(call, [()], sample_s=sample_s)
+    return min(sampler() for _ in range(_SAMPLES))
+
+
+def _copy_rate(nbytes: int) -> float:
+    """Bytes a second, read and written, over a buffer updated in place: no new pages, which the system must clear."""
+    negate = jax.jit(lambda x: -x, donate_argnums=0)
+    buffer = jnp.ones((nbytes // 4,), jnp.float32)
+
+    def call() -> Any:
+        nonlocal buffer
+        buffer = negate(buffer)
+        return buffer
+
+    return 2 * nbytes / _best_seconds(call)
+
+
+def peaks(dtypes: Iterable[str]) -> dict[str, Any]:
+    """Ceilings of the default device, measured now.
+
+    Returns:
+      "flops": operations a second of a large matrix product, by dtype; that of float32 where it is higher, since 16-bit
+      operands can be multiplied as float32. "bytes": bytes a second of a copy, read and written ones counted.
+    """
+    side = _MATMUL_SIDE[size()]
+    ones = jnp.ones((side, side), jnp.float32)
+
+    def flops(dtype: str) -> float:
+        matrix = ones.astype(dtype)
+        precision = jax.lax.Precision.HIGHEST if dtype == "float32" else None
+        product = jax.jit(lambda a: jnp.matmul(a, a, precision=precision))
+        return 2 * side**3 / _best_seconds(lambda: product(matrix))
+
+    float32 = flops("float32")
+    return {
+        "flops": {dtype: float32 if dtype == "float32" else max(float32, flops(dtype)) for dtype in dtypes},
+        "bytes": _copy_rate(_COPY_BYTES[size()]),
+    }
+
+
+def highest(*measured: dict[str, Any]) -> dict[str, Any]:
+    """The best of several measurements of the ceilings: other load only lowers them."""
+    return {
+        "flops": {dtype: max(peaks["flops"][dtype] for peaks in measured) for dtype in measured[0]["flops"]},
+        "bytes": max(peaks["bytes"] for peaks in measured),
+    }
+
+
+def floor_ms(operations: int, moved_bytes: int, dtype: str, ceilings: dict[str, Any]) -> float:
+    """Milliseconds below which the matrix product and copy rates leave no room."""
+    return 1e3 * max(operations / ceilings["flops"][dtype], moved_bytes / ceilings["bytes"])

@@ -1,0 +1,86 @@
+"""The CIFAR-10 network of the benchmark, and one training step of it.
+
+It is built from either of two layers that take the same arguments: `jax_knnconv.nnx.Conv` or Flax's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from jax_knnconv.nnx import Conv
+
+BACKENDS = {"knnconv": Conv, "flax": nnx.Conv}
+CLASSES = 10
+_STAGES = ((3, 32, 32), (32, 64, 64), (64, 128))  # channels through each stage's convolutions; a pool ends a stage
+# float16 gradients of a mean over 256 examples would sink among its subnormal numbers.
+_LOSS_SCALE = {"float16": 1024.0}
+
+
+class _Block(nnx.Module):
+    """relu(batch_norm(conv3x3(x)))."""
+
+    def __init__(self, conv: Any, in_features: int, out_features: int, dtype: Any, rngs: nnx.Rngs):
+        # The batch norm has a bias of its own.
+        self.conv = conv(in_features, out_features, (3, 3), use_bias=False, dtype=dtype, rngs=rngs)
+        self.norm = nnx.BatchNorm(out_features, dtype=dtype, momentum=0.9, use_running_average=False, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nnx.relu(self.norm(self.conv(x)))
+
+
+class Cifar10CNN(nnx.Module):
+    """Five 3x3 convolutions, 3 → 32 → 32, pool, → 64 → 64, pool, → 128, pool; global mean; one linear layer.
+
+    Batch norm and ReLU follow each convolution; pools are 2x2 maxima. Parameters are float32.
+
+    Args:
+        backend: "knnconv" or "flax", which layer convolves.
+        dtype: of activations and products: float32, bfloat16 or float16.
+        rngs: random streams of the initial values.
+    """
+
+    def __init__(self, backend: str = "knnconv", *, dtype: Any = jnp.float32, rngs: nnx.Rngs):
+        if backend not in BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+        conv = BACKENDS[backend]
+        self.dtype = jnp.dtype(dtype)
+        self.stages = nnx.List(
+            [
+                nnx.List([_Block(conv, c, d, self.dtype, rngs) for c, d in itertools.pairwise(stage)])
+                for stage in _STAGES
+            ]
+        )
+        self.head = nnx.Linear(_STAGES[-1][-1], CLASSES, rngs=rngs)
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Logits [B, 10], float32, of images [B, 32, 32, 3]."""
+        x = images.astype(self.dtype)
+        for stage in self.stages:
+            for block in stage:
+                x = block(x)
+            x = nnx.max_pool(x, (2, 2), strides=(2, 2))
+        return self.head(jnp.mean(x.astype(jnp.float32), axis=(1, 2)))
+
+
+def make_optimizer(model: Cifar10CNN, learning_rate: float = 0.05) -> nnx.Optimizer:
+    """SGD with Nesterov momentum over the model's parameters."""
+    return nnx.Optimizer(model, optax.sgd(learning_rate, momentum=0.9, nesterov=True), wrt=nnx.Param)
+
+
+@nnx.jit
+def train_step(model: Cifar10CNN, optimizer: nnx.Optimizer, images: jax.Array, labels: jax.Array) -> jax.Array:
+    """Update model and optimizer in place from one batch; returns the loss, mean cross entropy."""
+    scale = _LOSS_SCALE.get(model.dtype.name, 1.0)
+
+    def scaled_loss(model: Cifar10CNN) -> jax.Array:
+        return scale * optax.softmax_cross_entropy_with_integer_labels(model(images), labels).mean()
+
+    loss, gradients = nnx.value_and_grad(scaled_loss)(model)
+    optimizer.update(model, jax.tree.map(lambda gradient: gradient / scale, gradients))
+    return loss / scale
