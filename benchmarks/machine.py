@@ -48,10 +48,9 @@ def commit() -> str | None:
 
 
 def describe() -> dict[str, Any]:
-    """Versions, instruction set, device and processor."""
+    """Versions, compiled modules (with the instruction set of the CPU's), device and processor."""
     device = jax.devices()[0]
-    report = jkc.doctor()
-    module = report.versions.get(f"{'cuda' if device.platform == 'gpu' else device.platform} module", "none")
+    found = jkc.doctor().versions
     return {
         "versions": {
             "jax_knnconv": jkc.__version__,
@@ -61,7 +60,7 @@ def describe() -> dict[str, Any]:
             "python": platform.python_version(),
         },
         "commit": commit(),
-        "module": module,
+        "modules": {name.split()[0]: value for name, value in found.items() if name.endswith(" module")},
         "device": {
             "platform": device.platform,
             "kind": device.device_kind,

@@ -105,7 +105,8 @@ def step_table(steps: Sequence[dict[str, Any]]) -> Table:
 def show(results: dict[str, Any], console: Console) -> None:
     """Print a result file's content: the machine, its ceilings, the tables, the summary."""
     device, versions, peaks = results["device"], results["versions"], results["peaks"]
-    console.print(f"{device['kind']} on {device['cpu']}, {device['cores']} cores; {results['module']}")
+    console.print(f"{device['kind']} on {device['cpu']}, {device['cores']} cores")
+    console.print("; ".join(f"{name} module: {module}" for name, module in results["modules"].items()))
     console.print(", ".join(f"{name} {version}" for name, version in versions.items()))
     rates = ", ".join(f"{dtype} {rate / 1e9:.0f} GFLOP/s" for dtype, rate in peaks["flops"].items())
     console.print(f"ceilings: {rates}, copy {peaks['bytes'] / 1e9:.1f} GB/s")

@@ -97,7 +97,7 @@ def test_result_file(tiny_run, tmp_path, capsys):
     assert run.main([*arguments, "--budget", "0", "--resident", "float32", "--out", str(path)]) == 0
     results = json.loads(path.read_text())
     assert results["schema"] == run.SCHEMA
-    assert {"date", "module", "commit", "size", "settings", "peaks", "summary"} <= set(results)
+    assert {"date", "modules", "commit", "size", "settings", "peaks", "summary"} <= set(results)
     assert results["versions"]["jax"] == jax.__version__
     assert {"jaxlib", "jax_knnconv", "numpy", "python"} <= set(results["versions"])
     assert {"platform", "kind", "cpu", "cores"} <= set(results["device"])

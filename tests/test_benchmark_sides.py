@@ -138,3 +138,16 @@ def test_comparison_of_a_wrong_result_does_not_agree(monkeypatch):
     entry = compare.compare(shape, "forward", operands.make(shape, "float32", count=2), SHORT)
     assert not entry["agrees"]
     assert entry["difference"] > 0.05
+
+
+def test_accelerator_is_timed_apart_from_its_host(monkeypatch):
+    shape = TINY_SHAPES[0]
+    made = operands.make(shape, "float32", count=2)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    entry = compare.compare(shape, "forward", made, SHORT)
+    assert entry["timed"] == "device"
+    assert entry["agrees"]
+    for side in compare.SIDES:
+        assert all(entry[side][kind]["min_ms"] > 0 for kind in ("call", "host", "device"))
+    best = {side: entry[side]["device"]["min_ms"] for side in compare.SIDES}
+    assert entry["ratio"] == pytest.approx(best["peer"] / best["ours"])
