@@ -137,22 +137,23 @@ void RunCells(ffi::ThreadPool& pool, const KnnPass& pass, int64_t taps, const Co
   });
 }
 
-// The same with few columns: node by node, batch entries as rows.
+// The same with few columns: node by node, batch entries as rows that share their taps.
 template <typename Collect>
 void RunDotCells(ffi::ThreadPool& pool, const KnnPass& pass, const Collect& collect) {
   const Isa& isa = ActiveIsa();
   ForEachKnnBlock(pool, pass, kDotBlockRows, 8, [&](const KnnBlock& block) {
     DotBlock dots(isa, pass.read, pass.panels, block.packed);
-    KnnBlock one = block;
-    for (int64_t node = block.nodes.begin; node < block.nodes.end; ++node) {
-      one.nodes = {node, node + 1};
-      dots.Begin(one.rows());
-      ForEachCellList(pass, one, collect, [&](const KnnBlock& part, CellList& cells, const char* used) {
-        for (const Cell& cell : cells.cells()) AddDots(isa, pass, part, cell, dots);
-        dots.Multiply();
-        part.Store(dots, used);
-      });
-    }
+    ForEachCellList(pass, block, collect, [&](const KnnBlock& part, CellList& cells, const char* used) {
+      const int64_t batches = part.batches.size();
+      dots.Begin(part.rows());
+      auto cell = cells.cells().begin();
+      for (int64_t node = 0; node < part.nodes.size(); ++node) {
+        dots.Select(node * batches, batches);
+        for (; cell != cells.cells().end() && cell->node == node; ++cell) AddDots(isa, pass, part, *cell, dots);
+      }
+      dots.Multiply();
+      part.Store(dots, used);
+    });
   });
 }
 

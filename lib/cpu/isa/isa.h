@@ -35,8 +35,8 @@ struct Isa {
   // up to kDotLanes]; sums are [rows, kDotColumns, kDotLanes]; one chain of taps and k ascending a lane.
   void (*dot_product[kSources])(const void* const* sources, int64_t source_stride, const float* const* weights,
                                 int64_t taps, int rows, int64_t depth, int columns, float* sums, bool accumulate);
-  // dst[n] = sum over lanes of sums[n] for n < columns, in a fixed tree.
-  void (*fold_lanes)(const float* sums, int columns, float* dst);
+  // dst[r, n] = sum over lanes of sums[r, n] for n < columns, in a fixed tree; dst is [rows, kDotColumns].
+  void (*fold_lanes)(const float* sums, int64_t rows, int columns, float* dst);
 
   // c[r, :] += sum over k < depth:  a[k * lda + r] * b[k * ldb + :]
   // rows in [1, outer_rows]; c is [rows, outer_columns] with row stride ldc; sums fp32, k ascending.
