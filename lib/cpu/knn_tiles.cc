@@ -28,6 +28,10 @@ void AddColumns(const KnnBlock& block, const int32_t* indices, int64_t row_colum
     bool any = false;
     for (int64_t n = 0; n < block.nodes.size(); ++n) {
       const int32_t index = indices[n * row_columns + k];
+      if (k + 1 < columns && !IsHole(indices[n * row_columns + k + 1], block.sources)) {
+        const int64_t next = indices[n * row_columns + k + 1] * block.row_bytes;
+        for (int64_t b = 0; b < batches; ++b) PrefetchRow(block.Batch(b) + next, block.row_bytes);
+      }
       const bool hole = IsHole(index, block.sources);
       used[n] |= !hole;
       any |= !hole;
