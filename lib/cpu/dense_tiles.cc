@@ -11,12 +11,12 @@
 namespace knnconv::cpu {
 namespace {
 
-// Sizes [batch, H, W, channels] of an operand behind its group dimensions.
+// Sizes [batch, H, W, channels] of an operand behind its group dimensions; channels as they are read.
 struct Image {
   int64_t batch, height, width, channels;
-  Image(Dims dims, int groups)
+  Image(Dims dims, int groups, int64_t elements)
       : batch(Product(dims, groups, dims.size() - 3)), height(dims[dims.size() - 3]), width(dims[dims.size() - 2]),
-        channels(dims[dims.size() - 1]) {}
+        channels(elements) {}
   int64_t elements() const { return batch * height * width * channels; }
 };
 
@@ -121,7 +121,8 @@ void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& 
 void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
   const Isa& isa = ActiveIsa();
   const int rank = pass.groups.rank();
-  const Image source(pass.source.dimensions(), rank), output(pass.out.dimensions(), rank);
+  const Image source(pass.source.dimensions(), rank, pass.panels.depth());
+  const Image output(pass.out.dimensions(), rank, pass.panels.columns());
   const int64_t row_bytes = ByteWidth(pass.read) * source.channels;
   const Dtype out_dtype = ToDtype(pass.out.element_type());
   const int64_t out_bytes = ByteWidth(out_dtype) * output.channels;

@@ -37,6 +37,19 @@ struct SlotPacker {
   // dst[d][column], `width` columns contiguous: tile form. `begin` is the panel's first column.
   void Tile(const char* slot, int64_t begin, int width, float* dst) const {
     const int64_t depth = panels.depth(), columns = panels.columns(), used = std::min<int64_t>(width, columns - begin);
+    if (reduce == Reduce::kInput && panels.pairs()) {
+      for (int64_t d = 0; d < depth; ++d, dst += width) {
+        const char* low = Row(slot, 2 * d, columns) + begin * 2;
+        const char* high = Row(slot, 2 * d + 1, columns) + begin * 2;
+        uint16_t pairs[kPanelColumns][2] = {};
+        for (int64_t n = 0; n < used; ++n) {
+          std::memcpy(&pairs[n][0], low + 2 * n, 2);
+          std::memcpy(&pairs[n][1], high + 2 * n, 2);
+        }
+        std::memcpy(dst, pairs, width * sizeof(float));
+      }
+      return;
+    }
     if (reduce == Reduce::kInput) {
       for (int64_t d = 0; d < depth; ++d, dst += width) {
         LoadPart(Row(slot, d, columns), begin, used, dst);
@@ -61,9 +74,11 @@ struct SlotPacker {
 
 void PackWeights(ffi::ThreadPool& pool, const Isa& isa, const void* weight, Dtype dtype, int64_t groups, Reduce reduce,
                  const Panels& panels, float* packed) {
-  const SlotPacker packer{isa, panels, dtype, reduce};
+  // Pairs along a row are moved as if they were floats.
+  const Dtype moved = panels.pairs() && reduce == Reduce::kOutput ? Dtype::kF32 : dtype;
+  const SlotPacker packer{isa, panels, moved, reduce};
   const int64_t slots = panels.slots(), count = panels.count();
-  const int64_t slot_bytes = panels.depth() * panels.columns() * ByteWidth(dtype);
+  const int64_t slot_bytes = panels.depth() * panels.columns() * (panels.pairs() ? 4 : ByteWidth(dtype));
   if (slot_bytes == 0) return;
   auto pack_slot = [&](int64_t index) {  // over [group][slot][panel]
     const int64_t panel = index % count, slot = index / count % slots, group = index / count / slots;
