@@ -7,12 +7,15 @@ import pytest
 from handler_calls import (
     BF16,
     DTYPES,
+    EXAMPLES,
     assert_close,
+    call,
     dense_dinput,
     flat_pixels,
     flat_slots,
     knn_dinput,
     knn_dinput_answer,
+    needs_memory,
     random,
     random_table,
     window_table,
@@ -24,7 +27,7 @@ CHANNELS = st.sampled_from([1, 2, 3, 5, 7, 8, 9, 16, 17, 33, 63, 65, 130])
 UNIT = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from(DTYPES),
@@ -43,7 +46,7 @@ def test_knn_random(seed, dtype, channels, batch, explicit):
     assert_close(dx, *knn_dinput_answer(g, weight, indices, slots, num_inputs=int(n)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from(DTYPES),
@@ -77,24 +80,20 @@ def test_duplicate_neighbours():
 
 
 @pytest.mark.parametrize(("dtype", "total"), [(np.float32, 40000), (np.float16, 40000), (BF16, 39936)])
-@pytest.mark.parametrize("channels", [(8, 1), (1, 24), (8, 64)])
+@pytest.mark.parametrize("channels", [(8, 1), (1, 32), (8, 64)])
 def test_hub_rows_are_counted_in_float32(dtype, total, channels):
     rows, sources = 400_000, 10
-    # `channels` is [C, O]; each of the O cotangents adds 1/O of the total.
+    # The O cotangents add 1/O of the total each; powers of two, so that the sums stay exact.
     g = np.full((rows, channels[1]), 1, dtype)
-    weight = np.full((1, *channels), 1 / channels[1] if channels[1] != 24 else 1, dtype)
+    weight = np.full((1, *channels), 1 / channels[1], dtype)
     indices = (np.arange(rows, dtype=np.int32) % sources)[:, None]
     dx = knn_dinput(g, weight, indices, num_inputs=sources).astype(np.float32)
-    if channels[1] == 24:
-        total = float(np.array(40000.0 * 24).astype(dtype)) if dtype is not np.float16 else np.inf
     np.testing.assert_array_equal(dx, np.full((sources, channels[0]), total, np.float32))
 
 
 def test_one_hub_of_twenty_million_taps():
     rows = 20_000_000
-    # Built by hand: sorting is not what is tested.
-    from handler_calls import call
-
+    # The source order is built by hand: sorting is not what is tested.
     order = [
         np.array([[0, 0], [rows, 0]], np.int32),
         np.arange(rows, dtype=np.int32),
@@ -146,7 +145,9 @@ def test_no_sources_and_no_columns():
 
 
 def test_stride_wider_than_the_kernel_leaves_zeros():
-    dx = dense_dinput(np.ones((1, 2, 2, 1), np.float32), np.ones((1, 1, 1, 1), np.float32), (5, 5), **{**UNIT, "stride": (3, 3)})
+    dx = dense_dinput(
+        np.ones((1, 2, 2, 1), np.float32), np.ones((1, 1, 1, 1), np.float32), (5, 5), **{**UNIT, "stride": (3, 3)}
+    )
     expected = np.zeros((5, 5))
     expected[::3, ::3] = 1
     np.testing.assert_array_equal(dx[0, :, :, 0], expected)
@@ -186,6 +187,7 @@ def test_dense_rows_have_the_same_bits_in_any_batch():
     np.testing.assert_array_equal(dense_dinput(g[3:4], weight, (9, 11), **window)[0], dx[3])
 
 
+@needs_memory
 def test_offsets_beyond_2_31_elements():
     n, c = 2**23 + 8, 256
     weight = np.ones((1, c, 1), np.float16)

@@ -12,12 +12,14 @@ import pytest
 from handler_calls import (
     BF16,
     DTYPES,
+    EXAMPLES,
     assert_close,
     dense_forward,
     flat_pixels,
     flat_slots,
     knn_forward,
     knn_forward_answer,
+    needs_memory,
     random,
     random_table,
     window_table,
@@ -29,7 +31,7 @@ CHANNELS = st.sampled_from([1, 2, 3, 5, 7, 8, 9, 16, 17, 33, 63, 65, 130])
 UNIT = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from(DTYPES),
@@ -52,7 +54,7 @@ def test_knn_random(seed, dtype, channels, batch, explicit, with_bias, zero_empt
     assert_close(y, *knn_forward_answer(x, weight, indices, slots, bias, zero_empty))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from(DTYPES),
@@ -231,6 +233,7 @@ def test_dense_rows_have_the_same_bits_in_any_batch_and_table():
     np.testing.assert_array_equal(knn_forward(flat_pixels(x), flat_slots(weight), table), flat_pixels(y))
 
 
+@needs_memory
 def test_offsets_beyond_2_31_elements():
     n, c = 2**23 + 8, 256
     x = np.zeros((n, c), np.float16)
@@ -239,16 +242,16 @@ def test_offsets_beyond_2_31_elements():
     np.testing.assert_array_equal(y, [[256]])
 
 
-@pytest.mark.parametrize("isa", ["avx2", "plain"])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "plain"])
 def test_other_instruction_sets(isa):
     """The instruction set is chosen once a process: run this file's random tests in another one."""
     if os.environ.get("JAX_KNNCONV_CPU_ISA"):
         pytest.skip("already inside")
     here = Path(__file__)
+    files = [str(here), str(here.with_name("test_cpu_dinput_handlers.py"))]
     select = "random or bits or identity or rounded or junk"
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", select, str(here)]
-        + [str(here.with_name("test_cpu_dinput_handlers.py"))],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", select, *files],
         cwd=here.parents[1],
         env={**os.environ, "JAX_KNNCONV_CPU_ISA": isa},
         capture_output=True,
@@ -256,3 +259,38 @@ def test_other_instruction_sets(isa):
         check=False,
     )
     assert run.returncode == 0, run.stdout[-4000:]
+
+
+THREADS_PROGRAM = """
+import os, sys
+if sys.argv[1] == "1":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+sys.path.insert(0, sys.argv[2])
+import hashlib
+import numpy as np
+from handler_calls import BF16, dense_dinput, dense_forward, knn_dinput, knn_forward, random, random_table
+rng, digest = np.random.default_rng(7), hashlib.sha256()
+window = {"stride": (2, 1), "padding": (1, 1), "dilation": (1, 1)}
+for dtype in (np.float32, BF16):
+    for c, o in ((40, 300), (3, 70), (64, 5)):
+        x, g, w = random(rng, (3, 90, c), dtype), random(rng, (3, 200, o), dtype), random(rng, (9, c, o), dtype)
+        table = random_table(rng, 200, 9, 90)
+        digest.update(knn_forward(x, w, table).tobytes())
+        digest.update(knn_dinput(g, w, table, num_inputs=90).tobytes())
+        image, kernel = random(rng, (2, 15, 13, c), dtype), w.reshape(3, 3, c, o)
+        digest.update(dense_forward(image, kernel, (8, 13), **window).tobytes())
+        digest.update(dense_dinput(random(rng, (2, 8, 13, o), dtype), kernel, (15, 13), **window).tobytes())
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs to set a process's processors")
+def test_results_do_not_depend_on_the_thread_count():
+    def digest(single: str) -> str:
+        here = Path(__file__).parent
+        command = [sys.executable, "-c", THREADS_PROGRAM, single, str(here)]
+        run = subprocess.run(command, cwd=here.parent, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr[-4000:]
+        return run.stdout
+
+    assert digest("1") == digest("0")
