@@ -42,7 +42,8 @@ class CellList::Batcher {
           const float* total = sum.cell->hub + (block_.batches.begin + sum.b) * depth_ + begin;
           std::copy(total, total + n, dst);
         } else {
-          SumTaps(isa_, read_, block_.Batch(sum.b) + begin * width_, depth_, sum.cell->sources, sum.cell->count, n, dst);
+          const char* base = block_.Batch(sum.b) + begin * width_;
+          SumTaps(isa_, read_, base, depth_, sum.cell->sources, sum.cell->count, n, dst);
         }
       }
     });

@@ -83,8 +83,8 @@ void ForEachKnnBlock(ffi::ThreadPool& pool, const KnnPass& pass, int64_t max_row
   });
 }
 
-// Asks for a source row that will be read soon: rows of a table lie anywhere in memory, so the processor cannot guess them.
-// Beyond the first lines it can.
+// Asks for a source row that will be read soon: rows of a table lie anywhere in memory, so the processor cannot guess
+// them. Beyond the first lines it can.
 inline void PrefetchRow(const char* row, int64_t bytes) {
   for (int64_t i = 0; i < std::min<int64_t>(bytes, 512); i += 64) __builtin_prefetch(row + i, 0, 2);
 }

@@ -5,8 +5,8 @@
 namespace knnconv::cpu {
 namespace {
 
-// Weights of a slot are [C, O]; a panel has the reduced channels as rows in tile form and as columns in dot form. So the
-// form and the pass decide whether rows are copied or the matrix is transposed.
+// Weights of a slot are [C, O]; a panel has the reduced channels as rows in tile form and as columns in dot form.
+// So the form and the pass decide whether rows are copied or the matrix is transposed.
 struct SlotPacker {
   const Isa& isa;
   const Panels& panels;
