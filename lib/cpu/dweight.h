@@ -179,8 +179,8 @@ class DweightTask {
     int64_t width = 0;
     while (slot < last) {
       const int64_t room = (DweightScratch::kTileColumns - width) / std::max<int64_t>(1, at_.channels);
+      if (room == 0) break;
       const int64_t slots = taps_.Stackable(slot, std::min(room, last - slot));
-      if (slots == 0) break;
       taps_.Stack(slot, slots, begin, end, scratch_.taps.runs);
       gather_x(X(0), scratch_.taps.runs, end - begin, int(slots * at_.channels), scratch_.tile + width,
                DweightScratch::kTileStride);
