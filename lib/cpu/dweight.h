@@ -43,7 +43,6 @@ struct DweightScratch {
   alignas(64) float sums[kSums];    // [band rows, column_stride], then a row for db
   alignas(64) float totals[kSums];  // untouched, so not resident, where rows are few
   TapTile taps;
-  RowRun rows[kMaxBlockRows];
   int32_t counted_rows[kMaxBlockRows];
   // Where tile rows start, and the rows of a panel in turn.
   RowRun tile_rows[kTapTile], ones[kTapTile];
@@ -117,14 +116,19 @@ class DweightTask {
 
   float* SumsOf(int64_t slot) { return scratch_.sums + (slot - at_.slot) * at_.channels * plan_.column_stride; }
 
+  // A few rows at a time, all their columns: memory is read along rows.
   void PackPanels(int64_t begin, int64_t end) {
-    for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
-      const int32_t width = int32_t(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
-      for (int64_t row = begin; row < end; ++row) {
-        scratch_.rows[row - begin] = {row * plan_.columns + at_.column + column, 0, width};
+    constexpr int64_t kRows = 8;
+    const auto gather_g = isa_.gather_runs[int(operands_.g_dtype)];
+    RowRun runs[kRows];
+    for (int64_t row = begin; row < end; row += kRows) {
+      const int64_t count = std::min(kRows, end - row);
+      for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
+        const int32_t width = int32_t(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
+        for (int64_t i = 0; i < count; ++i) runs[i] = {(row + i) * plan_.columns + at_.column + column, 0, width};
+        gather_g(operands_.g, runs, count, isa_.outer_columns, Panel(panel) + (row - begin) * isa_.outer_columns,
+                 isa_.outer_columns);
       }
-      isa_.gather_runs[int(operands_.g_dtype)](operands_.g, scratch_.rows, end - begin, isa_.outer_columns, Panel(panel),
-                                          isa_.outer_columns);
     }
   }
 
