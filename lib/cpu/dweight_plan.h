@@ -15,7 +15,6 @@ inline constexpr int64_t kStretchRows = 4096;
 inline constexpr int64_t kColumnGroup = 256;  // columns of dw of one task, at most
 inline constexpr int64_t kBandArea = 1 << 16;  // sums of one task: 256 KB, a part of L2
 inline constexpr int64_t kBandSlots = 128;     // slots of one task, at most
-inline constexpr int64_t kStackedRows = 256;   // channels of slots that share a tile of x, at most
 inline constexpr int kMaxBlockRows = 1024;  // rows of g held at once as fp32 panels
 inline constexpr int64_t kStackedChannels = 8;  // slots of so many channels or fewer share a tile of x
 inline constexpr int kPanelElements = 2 * kTapTile * kColumnGroup;
@@ -43,8 +42,7 @@ struct DweightPlan {
     DweightPlan plan{groups, rows, slots, channels, columns, 0, 0, 0, 0, 0, 0, 0, 0};
     plan.column_groups = CeilDiv(columns, kColumnGroup);
     plan.column_stride = CeilDiv(std::min(columns, kColumnGroup), 16) * 16;
-    int64_t band_rows = kBandArea / std::max<int64_t>(1, plan.column_stride);
-    if (channels <= kStackedChannels) band_rows = std::min(band_rows, kStackedRows);
+    const int64_t band_rows = kBandArea / std::max<int64_t>(1, plan.column_stride);
     plan.channel_bands = std::max<int64_t>(1, CeilDiv(channels, band_rows));
     const int64_t most_slots = std::clamp<int64_t>(band_rows / std::max<int64_t>(1, channels), 1, kBandSlots);
     plan.slot_bands = std::max<int64_t>(1, CeilDiv(slots, most_slots));
