@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -168,4 +169,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` and job managers interrupt with it
     sys.exit(main())
