@@ -40,4 +40,5 @@ def cast_operands(
     for name, value in (("g", g), ("x", x)):
         if value.dtype not in (found, jnp.float32):
             raise TypeError(f"{name} must be float32 or {found}, got {value.dtype}")
-    return fused_cast(*vary_together(g, x), found, _checks.implementation(implementation))
+    cotangent, values = vary_together(g, x)
+    return fused_cast(cotangent, values, found, _checks.implementation(implementation))
