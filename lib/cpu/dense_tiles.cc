@@ -11,12 +11,12 @@
 namespace knnconv::cpu {
 namespace {
 
-// Sizes [batch, H, W, channels] of an operand behind its group dimensions.
+// Sizes [batch, H, W, channels] of an operand behind its group dimensions; channels as they are read.
 struct Image {
   int64_t batch, height, width, channels;
-  Image(Dims dims, int groups)
+  Image(Dims dims, int groups, int64_t elements)
       : batch(Product(dims, groups, dims.size() - 3)), height(dims[dims.size() - 3]), width(dims[dims.size() - 2]),
-        channels(dims[dims.size() - 1]) {}
+        channels(elements) {}
   int64_t elements() const { return batch * height * width * channels; }
 };
 
@@ -46,9 +46,15 @@ struct BlockRows {
   int64_t h[kBlockRows], w[kBlockRows];  // source pixel of a tap with offset 0
   int64_t pixel[kBlockRows];             // its index in the source
   int64_t out[kBlockRows];               // index of the output pixel
+  bool interior[kBlockRows];             // no tap is a hole
   int64_t count;
 
   void Fill(const WindowPlan& plan, const WindowClass& residue, const Image& source, const Image& output, Range rows) {
+    int64_t low_h = 0, high_h = 0, low_w = 0, high_w = 0;
+    for (const WindowTap& tap : residue.taps) {
+      low_h = std::min(low_h, tap.dh), high_h = std::max(high_h, tap.dh);
+      low_w = std::min(low_w, tap.dw), high_w = std::max(high_w, tap.dw);
+    }
     int64_t q = rows.begin % residue.size[1], p = rows.begin / residue.size[1] % residue.size[0];
     int64_t b = rows.begin / residue.size[1] / residue.size[0];
     count = rows.size();
@@ -58,6 +64,8 @@ struct BlockRows {
       pixel[r] = (b * source.height + h[r]) * source.width + w[r];
       out[r] = (b * output.height + residue.residue[0] + p * plan.spacing[0]) * output.width + residue.residue[1] +
                q * plan.spacing[1];
+      interior[r] = h[r] + low_h >= 0 && h[r] + high_h < source.height && w[r] + low_w >= 0 &&
+                    w[r] + high_w < source.width;
       if (++q == residue.size[1]) {
         q = 0;
         if (++p == residue.size[0]) p = 0, ++b;
@@ -80,6 +88,11 @@ void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& 
     int64_t used = 0, cuts = 0;
     const int64_t offset = run.dh * source.width + run.dw;
     for (int64_t r = 0; r < at.count; ++r) {
+      if (at.interior[r]) {
+        pointers[r] = x + (at.pixel[r] + offset) * row_bytes;
+        ++used;
+        continue;
+      }
       const bool row = Inside(at.h[r], run.dh, source.height), first = Inside(at.w[r], run.dw, source.width);
       const bool whole = first && Inside(at.w[r], run.dw + run.length - 1, source.width);
       pointers[r] = row && whole ? x + (at.pixel[r] + offset) * row_bytes : nullptr;
@@ -107,9 +120,11 @@ void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& 
   const void* pointers[kBlockRows];
   for (const TapRun& run : runs) {
     bool used = false;
+    const int64_t offset = run.dh * source.width + run.dw;
     for (int64_t r = 0; r < at.count; ++r) {
-      const bool inside = Inside(at.h[r], run.dh, source.height) && Inside(at.w[r], run.dw, source.width);
-      pointers[r] = inside ? x + (at.pixel[r] + run.dh * source.width + run.dw) * row_bytes : nullptr;
+      const bool inside = at.interior[r] || (Inside(at.h[r], run.dh, source.height) &&
+                                             Inside(at.w[r], run.dw, source.width));
+      pointers[r] = inside ? x + (at.pixel[r] + offset) * row_bytes : nullptr;
       used |= inside;
     }
     if (used) dots.Add(run.slot, pointers);
@@ -121,7 +136,8 @@ void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& 
 void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
   const Isa& isa = ActiveIsa();
   const int rank = pass.groups.rank();
-  const Image source(pass.source.dimensions(), rank), output(pass.out.dimensions(), rank);
+  const Image source(pass.source.dimensions(), rank, pass.panels.depth());
+  const Image output(pass.out.dimensions(), rank, pass.panels.columns());
   const int64_t row_bytes = ByteWidth(pass.read) * source.channels;
   const Dtype out_dtype = ToDtype(pass.out.element_type());
   const int64_t out_bytes = ByteWidth(out_dtype) * output.channels;

@@ -49,7 +49,7 @@ void ForEachKnnBlock(ffi::ThreadPool& pool, const KnnPass& pass, int64_t max_row
                      const Run& run) {
   const Dims in = pass.source.dimensions(), out = pass.out.dimensions();
   const int rank = pass.groups.rank();
-  const int64_t batch = Product(in, rank, in.size() - 2), sources = in[in.size() - 2], depth = in[in.size() - 1];
+  const int64_t batch = Product(in, rank, in.size() - 2), sources = in[in.size() - 2], depth = pass.panels.depth();
   const int64_t nodes = out[out.size() - 2], columns = out[out.size() - 1];
   const Dtype out_dtype = ToDtype(pass.out.element_type());
   const int64_t out_row_bytes = columns * ByteWidth(out_dtype), row_bytes = depth * ByteWidth(pass.read);
@@ -81,6 +81,12 @@ void ForEachKnnBlock(ffi::ThreadPool& pool, const KnnPass& pass, int64_t max_row
     block.out_dtype = out_dtype;
     run(block);
   });
+}
+
+// Asks for a source row that will be read soon: rows of a table lie anywhere in memory, so the processor cannot guess
+// them. Beyond the first lines it can.
+inline void PrefetchRow(const char* row, int64_t bytes) {
+  for (int64_t i = 0; i < std::min<int64_t>(bytes, 512); i += 64) __builtin_prefetch(row + i, 0, 2);
 }
 
 // A hole lies outside [0, bound).

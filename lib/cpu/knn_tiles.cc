@@ -12,10 +12,6 @@
 namespace knnconv::cpu {
 namespace {
 
-const int32_t* GroupIndices(const ffi::AnyBuffer& operand, const KnnPass& pass, int64_t group, int64_t count) {
-  return reinterpret_cast<const int32_t*>(GroupData(operand, pass.groups, group, count, sizeof(int32_t)));
-}
-
 int64_t Nodes(const KnnPass& pass) { return pass.out.dimensions()[pass.out.dimensions().size() - 2]; }
 
 // Adds the taps of a block whose slot is the column: all rows have their k-th tap in slot k. Marks nodes that have any.
@@ -28,6 +24,10 @@ void AddColumns(const KnnBlock& block, const int32_t* indices, int64_t row_colum
     bool any = false;
     for (int64_t n = 0; n < block.nodes.size(); ++n) {
       const int32_t index = indices[n * row_columns + k];
+      if (k + 1 < columns && !IsHole(indices[n * row_columns + k + 1], block.sources)) {
+        const int64_t next = indices[n * row_columns + k + 1] * block.row_bytes;
+        for (int64_t b = 0; b < batches; ++b) PrefetchRow(block.Batch(b) + next, block.row_bytes);
+      }
       const bool hole = IsHole(index, block.sources);
       used[n] |= !hole;
       any |= !hole;
@@ -45,7 +45,7 @@ void RunColumns(ffi::ThreadPool& pool, const KnnPass& pass, const ForwardTaps& t
   const bool dot = pass.panels.dot();
   // One batch entry where there are nodes enough: neighbouring nodes share sources, batch entries do not.
   ForEachKnnBlock(pool, pass, dot ? kDotBlockRows : kBlockRows, 1, [&](const KnnBlock& block) {
-    const int32_t* indices = GroupIndices(taps.indices, pass, block.group, nodes * taps.columns) +
+    const int32_t* indices = GroupIndices(taps.indices, pass.groups, block.group, nodes * taps.columns) +
                              block.nodes.begin * taps.columns;
     char used[kBlockRows];
     std::fill(used, used + block.nodes.size(), !pass.zero_empty_rows);
@@ -68,8 +68,8 @@ void RunColumns(ffi::ThreadPool& pool, const KnnPass& pass, const ForwardTaps& t
 // A cell list is cut when it has this many cells, so that it stays small whatever the table.
 constexpr int64_t kMaxCells = 16384;
 
-// Calls run(part, cells, used) for parts of a block, each with the cells of its nodes. collect(block, node, local, cells)
-// adds the cells of one node, which is number `local` of its part.
+// Calls run(part, cells, used) for parts of a block, each with the cells of its nodes.
+// collect(block, node, local, cells) adds the cells of one node, which is number `local` of its part.
 template <typename Collect, typename Run>
 void ForEachCellList(const KnnPass& pass, const KnnBlock& block, const Collect& collect, const Run& run) {
   static thread_local CellList cells;
@@ -118,8 +118,8 @@ template <typename Collect>
 void RunCells(ffi::ThreadPool& pool, const KnnPass& pass, int64_t taps, const Collect& collect) {
   const Isa& isa = ActiveIsa();
   const int64_t depth = pass.panels.depth(), slots = pass.panels.slots();
-  // Visiting a row once a slot costs about 12 k-steps of loads and stores of its sums; with few channels it is cheaper to
-  // multiply zeros where a row lacks the slot. Of taps thrown at random, about 5 in 8 hit a cell of their own.
+  // Visiting a row once a slot costs about 12 k-steps of loads and stores of its sums; with few channels it is cheaper
+  // to multiply zeros where a row lacks the slot. Of taps thrown at random, about 3 in 5 hit a cell of their own.
   const bool whole = depth * Nodes(pass) * slots * 5 < (depth + 12) * taps * 3;
   // Sums of up to 256 rows: enough rows of a slot to fill tiles, in the cache beside the tile.
   const int64_t columns = std::min<int64_t>(pass.panels.count(), 16) * kPanelColumns;
@@ -137,22 +137,23 @@ void RunCells(ffi::ThreadPool& pool, const KnnPass& pass, int64_t taps, const Co
   });
 }
 
-// The same with few columns: node by node, batch entries as rows.
+// The same with few columns: node by node, batch entries as rows that share their taps.
 template <typename Collect>
 void RunDotCells(ffi::ThreadPool& pool, const KnnPass& pass, const Collect& collect) {
   const Isa& isa = ActiveIsa();
   ForEachKnnBlock(pool, pass, kDotBlockRows, 8, [&](const KnnBlock& block) {
     DotBlock dots(isa, pass.read, pass.panels, block.packed);
-    KnnBlock one = block;
-    for (int64_t node = block.nodes.begin; node < block.nodes.end; ++node) {
-      one.nodes = {node, node + 1};
-      dots.Begin(one.rows());
-      ForEachCellList(pass, one, collect, [&](const KnnBlock& part, CellList& cells, const char* used) {
-        for (const Cell& cell : cells.cells()) AddDots(isa, pass, part, cell, dots);
-        dots.Multiply();
-        part.Store(dots, used);
-      });
-    }
+    ForEachCellList(pass, block, collect, [&](const KnnBlock& part, CellList& cells, const char* used) {
+      const int64_t batches = part.batches.size();
+      dots.Begin(part.rows());
+      auto cell = cells.cells().begin();
+      for (int64_t node = 0; node < part.nodes.size(); ++node) {
+        dots.Select(node * batches, batches);
+        for (; cell != cells.cells().end() && cell->node == node; ++cell) AddDots(isa, pass, part, *cell, dots);
+      }
+      dots.Multiply();
+      part.Store(dots, used);
+    });
   });
 }
 
@@ -162,8 +163,8 @@ void RunKnnPass(ffi::ThreadPool& pool, const KnnPass& pass, const ForwardTaps& t
   if (taps.slots == nullptr) return RunColumns(pool, pass, taps);
   const int64_t slots = pass.panels.slots(), matrix = Nodes(pass) * taps.columns;
   auto collect = [&](const KnnBlock& block, int64_t node, int32_t local, CellList& cells) {
-    const int32_t* indices = GroupIndices(taps.indices, pass, block.group, matrix) + node * taps.columns;
-    const int32_t* row_slots = GroupIndices(*taps.slots, pass, block.group, matrix) + node * taps.columns;
+    const int32_t* indices = GroupIndices(taps.indices, pass.groups, block.group, matrix) + node * taps.columns;
+    const int32_t* row_slots = GroupIndices(*taps.slots, pass.groups, block.group, matrix) + node * taps.columns;
     auto hole = [&](int64_t k) { return IsHole(indices[k], block.sources) || IsHole(row_slots[k], slots); };
     for (int64_t k = 0, next; k < taps.columns; k = next) {
       next = k + 1;
@@ -180,9 +181,9 @@ void RunKnnPass(ffi::ThreadPool& pool, const KnnPass& pass, const SourceTaps& ta
   if (pass.out.element_count() == 0) return;
   const HubSums hubs(pool, ActiveIsa(), pass, taps);
   auto collect = [&](const KnnBlock& block, int64_t node, int32_t local, CellList& cells) {
-    const int32_t* offsets = GroupIndices(taps.offsets, pass, block.group, 2 * (Nodes(pass) + 1));
-    const int32_t* rows = GroupIndices(taps.rows, pass, block.group, taps.count);
-    const int32_t* slots = GroupIndices(taps.slots, pass, block.group, taps.count);
+    const int32_t* offsets = GroupIndices(taps.offsets, pass.groups, block.group, 2 * (Nodes(pass) + 1));
+    const int32_t* rows = GroupIndices(taps.rows, pass.groups, block.group, taps.count);
+    const int32_t* slots = GroupIndices(taps.slots, pass.groups, block.group, taps.count);
     const int64_t end = SourceOffset(offsets, node + 1);
     for (int64_t t = SourceOffset(offsets, node), next; t < end; t = next) {
       next = CellEnd(slots, t, end);

@@ -70,12 +70,13 @@ void TileBlock::Multiply() {
 
   // Tiles of equal height: 16 rows are better two tiles of 8 than 14 and 2.
   const int64_t tiles = CeilDiv(selected_, isa_.tile_rows);
+  const auto product = panels_.pairs() ? isa_.pair_product : isa_.tile_product;
   for (int64_t panel = panel_begin_; panel < panel_end_; ++panel) {
     for (int i = 0; i < step_count_; ++i) segments[i].b = panels_.Address(packed_, panel, steps_[i].position);
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t begin = selected_ * t / tiles, end = selected_ * (t + 1) / tiles;
-      isa_.tile_product(tile_ + begin * kTileDepthStride, segments, step_count_, static_cast<int>(end - begin),
-                        panels_.PanelColumns(panel), c + begin, (panel - panel_begin_) * kPanelColumns, accumulate);
+      product(tile_ + begin * kTileDepthStride, segments, step_count_, static_cast<int>(end - begin),
+              panels_.PanelColumns(panel), c + begin, (panel - panel_begin_) * kPanelColumns, accumulate);
     }
   }
   used_ = step_count_ = 0;

@@ -3,8 +3,8 @@
 //     sums[row, :] += sum over taps:  source_row(tap) @ weight[slot(tap)]
 //
 // Tap by tap, source rows are gathered and converted into an A tile [rows, kTileDepth] of floats that stays in the
-// cache; when the tile is full it is multiplied with the weight panels. What differs between the passes is only where the
-// taps come from. Each element is one chain of multiply-adds, slots and channels ascending, whatever the tiling.
+// cache; when the tile is full it is multiplied with the weight panels. What differs between the passes is only where
+// the taps come from. Each element is one chain of multiply-adds, slots and channels ascending, whatever the tiling.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +32,8 @@ class TileBlock {
   void Select(const int32_t* rows, int64_t count);
 
   // `taps` taps, of consecutive slots and consecutive source rows, of every selected row (at most kBlockRows of them):
-  // the first source row, or null for holes. patch(begin, n, tile) may overwrite elements [begin, begin + n) of the taps in
-  // the tile, whose row stride is kTileDepthStride.
+  // the first source row, or null for holes. patch(begin, n, tile) may overwrite elements [begin, begin + n) of the taps
+  // in the tile, whose row stride is kTileDepthStride.
   template <typename Patch>
   void Add(int64_t slot, int64_t taps, const void* const* source_rows, const Patch& patch) {
     const int64_t length = panels_.depth() * taps;

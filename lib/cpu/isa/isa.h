@@ -37,6 +37,10 @@ struct Isa {
   // rows in [1, tile_rows]; columns 16 or 32; sums fp32, one chain of k ascending an element.
   void (*tile_product)(const float* a, const Segment* segments, int count, int rows, int columns, float* const* c,
                        int64_t c_offset, bool accumulate);
+  // The same on pairs of bfloat16: an element of a or b is two consecutive k-steps, the first in the low half, both
+  // multiplied and added to the fp32 sum, the second first. Null where the processor has no such instruction.
+  void (*pair_product)(const float* a, const Segment* segments, int count, int rows, int columns, float* const* c,
+                       int64_t c_offset, bool accumulate);
   int tile_rows;
 
   // sums[r, n, l] (+)= sum over taps t, k = l mod lanes:  float(sources[t * source_stride + r][k]) * weights[t][n, k]
@@ -44,8 +48,8 @@ struct Isa {
   // up to kDotLanes]; sums are [rows, kDotColumns, kDotLanes]; one chain of taps and k ascending a lane.
   void (*dot_product[kSources])(const void* const* sources, int64_t source_stride, const float* const* weights,
                                 int64_t taps, int rows, int64_t depth, int columns, float* sums, bool accumulate);
-  // dst[n] = sum over lanes of sums[n] for n < columns, in a fixed tree.
-  void (*fold_lanes)(const float* sums, int columns, float* dst);
+  // dst[r, n] = sum over lanes of sums[r, n] for n < columns, in a fixed tree; dst is [rows, kDotColumns].
+  void (*fold_lanes)(const float* sums, int64_t rows, int columns, float* dst);
 
   // c[r, :] (+)= sum over k < depth:  a[a_rows[k].source + r] * b[b_rows[k] * outer_columns + :]
   // rows in [1, outer_rows], columns in [1, outer_columns] of c, whose row stride is ldc; sums fp32, k ascending, formed
@@ -90,7 +94,7 @@ inline constexpr int kDotLanes = 16;
 inline constexpr int kDotColumns = 8;
 
 // The widest instruction set that this processor and the build share.
-// The environment variable JAX_KNNCONV_CPU_ISA (avx512, avx2, plain) asks for a narrower one; read once.
+// The environment variable JAX_KNNCONV_CPU_ISA (avx512bf16, avx512, avx2, plain) asks for a narrower one; read once.
 const Isa& ActiveIsa();
 
 }  // namespace knnconv::cpu
