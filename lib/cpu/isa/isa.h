@@ -61,7 +61,8 @@ struct Isa {
 
   // dst[i * ldd + j] = float(base[runs[i].source + j]) where runs[i].begin <= j < runs[i].end, else 0; j < width.
   // By Source. Nothing outside a run is read; dst may be written up to the next multiple of 16 columns.
-  void (*gather_runs[kSources])(const void* base, const RowRun* runs, int64_t count, int width, float* dst, int64_t ldd);
+  void (*gather_runs[kSources])(const void* base, const RowRun* runs, int64_t count, int width, float* dst,
+                                int64_t ldd);
 
   // dst[r * kTileDepthStride + i] = float(rows[r][begin + i]) for i < n, by Source; a null row gives zeros.
   // n <= kTileDepth; may write zeros from n to the next multiple of 16.
