@@ -181,10 +181,10 @@ ffi::Error RunKnnDweight(ffi::ThreadPool& pool, ffi::AnyBuffer x, ffi::AnyBuffer
 
 namespace {
 
-ffi::Error RunHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer g, ffi::AnyBuffer indices, ffi::AnyBuffer slots,
-               ffi::AnyBuffer slot_offsets, ffi::AnyBuffer slot_rows, ffi::AnyBuffer slot_sources,
-               ffi::Result<ffi::AnyBuffer> dw, ffi::Result<ffi::AnyBuffer> db, ffi::Result<ffi::AnyBuffer> partials,
-               int64_t zero_empty_rows) {
+ffi::Error RunHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer g, ffi::AnyBuffer indices,
+                      ffi::AnyBuffer slots, ffi::AnyBuffer slot_offsets, ffi::AnyBuffer slot_rows,
+                      ffi::AnyBuffer slot_sources, ffi::Result<ffi::AnyBuffer> dw, ffi::Result<ffi::AnyBuffer> db,
+                      ffi::Result<ffi::AnyBuffer> partials, int64_t zero_empty_rows) {
   return RunKnnDweight(pool, x, g, indices, slots, slot_offsets, slot_rows, slot_sources, *dw, *db, *partials,
                        zero_empty_rows != 0);
 }

@@ -52,8 +52,8 @@ struct Isa {
   void (*fold_lanes)(const float* sums, int64_t rows, int columns, float* dst);
 
   // c[r, :] (+)= sum over k < depth:  a[a_rows[k].source + r] * b[b_rows[k] * outer_columns + :]
-  // rows in [1, outer_rows], columns in [1, outer_columns] of c, whose row stride is ldc; sums fp32, k ascending, formed
-  // apart from c and added to it at the end. Every row of b has outer_columns elements.
+  // rows in [1, outer_rows], columns in [1, outer_columns] of c, whose row stride is ldc; sums fp32, k ascending,
+  // formed apart from c and added to it at the end. Every row of b has outer_columns elements.
   void (*outer_product)(const float* a, const RowRun* a_rows, const float* b, const int32_t* b_rows, int64_t depth,
                         int rows, int columns, float* c, int64_t ldc, bool accumulate);
   int outer_rows;
