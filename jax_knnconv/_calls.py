@@ -19,7 +19,7 @@ from jax_knnconv._primitive import ABSENT, is_absent, sum_groups
 
 _PANEL = 64  # packed weights are padded to this many columns
 _PARTIAL_ELEMENTS = 1 << 21  # of all slices of dweight's partial sums together (8 MiB), unless one alone is larger
-_MOST_SLICES = 16
+_MOST_SLICES = 64
 
 
 class Pass(NamedTuple):
