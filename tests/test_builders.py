@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jax_knnconv as jkc
-from jax_knnconv.builders import grid_table, knn_table, radius_table, submanifold_table
+from jax_knnconv.builders import knn_table, radius_table
+from jax_knnconv.grids import grid_table, submanifold_table
 from jax_knnconv.table import NeighborTable
 
 
