@@ -94,11 +94,12 @@ GRAPHS = """
 import hashlib, jax, jax.numpy as jnp, numpy as np, jax_knnconv as jkc
 rng = np.random.default_rng(0)
 table = jkc.grid_table((8, 8), (3, 3))
-x, w = jnp.asarray(rng.standard_normal((4, 64, 32)), "bfloat16"), jnp.asarray(rng.standard_normal((9, 32, 32)), "bfloat16")
-k = jnp.asarray(rng.standard_normal((3, 3, 32, 32)), "bfloat16")
+draw = lambda *shape: jnp.asarray(rng.standard_normal(shape), "bfloat16")
+x, w, k = draw(4, 64, 32), draw(9, 32, 32), draw(3, 3, 32, 32)
 step = lambda c: jnp.tanh(jkc.knn_conv(c, w, table) + jkc.conv2d(c.reshape(4, 8, 8, 32), k).reshape(c.shape))
 loop = jax.jit(lambda c: jax.lax.fori_loop(0, 50, lambda i, c: step(c), c))(x)
-grad = jax.jit(jax.grad(lambda c: jax.lax.scan(lambda c, _: (step(c), None), c, None, length=5)[0].astype("float32").sum()))(x)
+total = lambda c: jax.lax.scan(lambda c, _: (step(c), None), c, None, length=5)[0].astype("float32").sum()
+grad = jax.jit(jax.grad(total))(x)
 eager, one = x, jax.jit(step)
 for _ in range(50):
     eager = one(eager)
