@@ -1,9 +1,9 @@
 """The one module that talks to jax.ffi: loads the compiled modules, registers their targets, lowers calls to them.
 
-Each platform has its own extension module (`_cpu`, `_cuda`, `_rocm`) with the same target names. Importing the package
-registers those whose platform is installed, so that a program exported or cached by another process finds its targets; a
-GPU module is not touched where JAX has no plugin for that GPU, since its libraries may be missing. Nothing here raises
-when a module is missing: the reason is told by whoever wanted to use it.
+Each platform has its own extension module (`_cpu`, `_cuda`, `_rocm`) with the same target names. Importing the
+package registers those whose platform is installed, so that a program exported or cached by another process finds its
+targets; a GPU module is not touched where JAX has no plugin for that GPU, since its libraries may be missing. Nothing
+here raises when a module is missing: the reason is told by whoever wanted to use it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def _load(platform: str) -> Backend:
     if runtime is not None and (built[0] != runtime[0] or built[1] > runtime[1]):
         return _missing(
             f"jax_knnconv._{platform} was built for XLA FFI {built[0]}.{built[1]}, but the installed jaxlib "
-            f"{jaxlib.__version__} speaks {runtime[0]}.{runtime[1]}: build against an older jaxlib or install a newer one"
+            f"{jaxlib.__version__} speaks {runtime[0]}.{runtime[1]}: build against an older jaxlib or install a newer "
+            "one"
         )
     targets = module.registrations()
     for name, handler in targets.items():

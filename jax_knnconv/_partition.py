@@ -103,17 +103,17 @@ def _explicit(local: LocalCall, labels: Labels, operands: Sequence[Any], specs: 
         in_specs=in_specs,
         out_specs=out_specs,
         axis_names=explicit,
-        check_vma=False,  # nothing is differentiated through here, and a result may depend on fewer operands than it seems
+        check_vma=False,  # nothing is differentiated through here, and a result need not depend on every operand
     )(*resharded)
 
 
 def _auto(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Sequence[jax.Array]:
     factors = dict.fromkeys(name for names in (*labels.operands, *labels.results) for name in names)
-    sizes = dict(
-        (name, size)
+    sizes = {
+        name: size
         for names, operand in zip(labels.operands, operands, strict=True)
         for name, size in zip(names, operand.shape, strict=True)
-    )
+    }
     rule = f"{_side(labels.operands)} -> {_side(labels.results)}"
     replicated = tuple(name for name in factors if name not in labels.kept | labels.summed)
 

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_knnconv import _checks, _layers
+from jax_knnconv._reading import check_size
 from jax_knnconv.config import KernelConfig
-from jax_knnconv.table import NeighborTable, check_size
+from jax_knnconv.table import NeighborTable
 
 try:
     from flax import nnx

@@ -119,7 +119,7 @@ def test_errors_come_at_trace_time(name):
 
 def test_traced_slots_out_of_range_are_holes_and_concrete_ones_raise():
     indices, slots = np.array([[0, 1]]), np.array([[0, 5]])
-    with pytest.raises(ValueError, match="slots.*5"):
+    with pytest.raises(ValueError, match=r"slots.*5"):
         jkc.NeighborTable(indices, slots, num_inputs=2, num_slots=2)
 
     @jax.jit

@@ -62,7 +62,9 @@ struct DenseTaps {
         runs[row - begin] = {source + w * channels, int32_t(low * channels), int32_t(high * channels)};
       }
     };
-    const auto missing = [&](int64_t row, int64_t stop) { std::fill(runs + (row - begin), runs + (stop - begin), RowRun{}); };
+    const auto missing = [&](int64_t row, int64_t stop) {
+      std::fill(runs + (row - begin), runs + (stop - begin), RowRun{});
+    };
     Lines(slot / kernel_width, begin, end, line, missing);
   }
 
@@ -91,7 +93,8 @@ ffi::Error RunDenseDweight(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
   std::copy_n(padding.begin(), 2, taps.padding);
   std::copy_n(dilation.begin(), 2, taps.dilation);
   const int64_t rows = call.batch * taps.out_height * taps.out_width;
-  const auto plan = DweightPlan::Make(groups.count(), rows, call.slots, call.channels, call.columns, 1, call.max_slices);
+  const auto plan =
+      DweightPlan::Make(groups.count(), rows, call.slots, call.channels, call.columns, 1, call.max_slices);
   RunDweight(pool, plan, call, [&](int64_t) { return taps; });
   return ffi::Error::Success();
 }

@@ -1,15 +1,16 @@
 // dw[v, c, o] = sum over taps (row, source) of slot v:  x[source, c] * g[row, o];   db[o] = sum over rows:  g[row, o]
 //
-// A matrix product [V*C, taps] @ [taps, O] whose operands are never formed. A task owns a band of dw's rows (whole slots,
-// or part of one slot's channels), a group of its columns and a slice of the rows of g. It walks its slice in blocks:
+// A matrix product [V*C, taps] @ [taps, O] whose operands are never formed. A task owns a band of dw's rows (whole
+// slots, or part of one slot's channels), a group of its columns and a slice of the rows of g. It walks its slice in
+// blocks:
 //
-//     g block, fp32 panels of outer_columns        for each slot of the band:
-//     [panel][block row][outer_columns]              taps -> x rows gathered into an fp32 tile [tap, channel]
-//                                                    sums[channels, columns] += tile^T @ panels   (outer_product)
+//     g block, fp32 panels                 for each slot of the band:
+//     [panel][block row][outer_columns]      taps -> x rows: fp32 where they lie, others in an fp32 tile [tap, channel]
+//                                            sums[channels, columns] += rows^T @ panels   (outer_product)
 //
-// A sum of millions of taps keeps its low bits: chains of kTapTile in registers, kStretchRows rows in the thread's tile of
-// sums, then the total. One slice's total is rounded into dw; several go to `partials` and are added in slice order by a
-// second pass. Bound by the multiply-add units from O = 32 or so on, below that by gathering x.
+// A sum of millions of taps keeps its low bits: chains of kTapTile in registers, kStretchRows rows in the thread's tile
+// of sums, then the total. One slice's total is rounded into dw; several go to `partials` and are added in slice order
+// by a second pass. Bound by the multiply-add units from O = 32 or so on, below that by gathering x.
 //
 // dense_dweight.cc and knn_dweight.cc say where the taps come from.
 #pragma once
@@ -28,8 +29,8 @@ namespace knnconv::cpu {
 
 // Taps of one slot that lie in a block of rows, as many as one tile of x holds.
 struct TapTile {
-  RowRun runs[kTapTile];       // elements of x from the band's first channel on
-  int32_t rows[kTapTile];   // rows of g, counted from the block's first
+  RowRun runs[kTapTile];   // elements of x from the band's first channel on
+  int32_t rows[kTapTile];  // rows of g, counted from the block's first
   int count = 0;
 };
 
@@ -65,7 +66,8 @@ struct DweightScratch {
 // One task: a band and a column group of one slice of one group.
 //
 // Taps has
-//   int Stackable(slot, slots): how many slots from `slot` on one run of x covers, row by row (0: take slots one by one)
+//   int Stackable(slot, slots): how many slots from `slot` on, of `slots`, one run of x covers, row by row; 0: take
+//     slots one by one
 //   void Stack(slot, slots, begin, end, runs): those runs for rows [begin, end), clipped to what exists
 //   void Start(begin): rows will be asked for in ascending order from `begin` on
 //   void Visit(slot, begin, end, push): push(source row's first element, row - begin) for each tap of the slot there

@@ -50,7 +50,8 @@ struct DweightCall {
     const int64_t channels = wd[rank + slot_rank], columns = wd[rank + slot_rank + 1];
     KNNCONV_CHECK(xd[xd.size() - 1] == channels && gd[gd.size() - 1] == columns);
     KNNCONV_CHECK(Product(wd, 0, rank) == groups.count());
-    KNNCONV_CHECK(IsAbsent(db) || (bd.size() == rank + 1 && bd[rank] == columns && Product(bd, 0, rank) == groups.count()));
+    KNNCONV_CHECK(IsAbsent(db) || (bd.size() == rank + 1 && bd[rank] == columns));
+    KNNCONV_CHECK(IsAbsent(db) || Product(bd, 0, rank) == groups.count());
     KNNCONV_CHECK(partials.element_type() == ffi::DataType::F32 && pd.size() >= 1);
     KNNCONV_CHECK(Product(pd, 1, pd.size()) == Product(wd, rank, wd.size()) + columns);
     return ffi::Error::Success();

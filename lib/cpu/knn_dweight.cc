@@ -13,14 +13,15 @@ struct KnnTable {
   const int32_t* slots;    // the same, or nullptr: the slot is the column
   bool zero_empty_rows;
 
-  bool IsSource(int32_t index) const { return uint32_t(index) < uint64_t(sources); }
+  bool IsSource(int32_t index) const { return uint64_t(int64_t(index)) < uint64_t(sources); }
+  bool IsSlot(int32_t slot) const { return uint64_t(int64_t(slot)) < uint64_t(slot_count); }
 
   // Element offset of a source row in x.
   int64_t Element(int64_t b, int32_t index) const { return (b * sources + index) * channels; }
 
   bool IsEmpty(int64_t m) const {
     for (int64_t k = m * neighbours; k < (m + 1) * neighbours; ++k) {
-      if (IsSource(indices[k]) && (slots == nullptr || uint32_t(slots[k]) < uint64_t(slot_count))) return false;
+      if (IsSource(indices[k]) && (slots == nullptr || IsSlot(slots[k]))) return false;
     }
     return true;
   }
@@ -81,7 +82,6 @@ struct ColumnTaps {
 // A table with slots: the taps of slot v are entries [offset(v), offset(v + 1)) of the slot order, in rows' order.
 class SlotTaps {
  public:
-  // `first_slot`: the lowest that will be visited; at most kBandSlots from there on are.
   SlotTaps(const KnnTable& table, const uint32_t* offsets, const int32_t* rows, const int32_t* sources, int64_t entries)
       : table_(table), offsets_(offsets), rows_(rows), sources_(sources), entries_(entries) {}
 
@@ -181,10 +181,10 @@ ffi::Error RunKnnDweight(ffi::ThreadPool& pool, ffi::AnyBuffer x, ffi::AnyBuffer
 
 namespace {
 
-ffi::Error RunHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer g, ffi::AnyBuffer indices, ffi::AnyBuffer slots,
-               ffi::AnyBuffer slot_offsets, ffi::AnyBuffer slot_rows, ffi::AnyBuffer slot_sources,
-               ffi::Result<ffi::AnyBuffer> dw, ffi::Result<ffi::AnyBuffer> db, ffi::Result<ffi::AnyBuffer> partials,
-               int64_t zero_empty_rows) {
+ffi::Error RunHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer g, ffi::AnyBuffer indices,
+                      ffi::AnyBuffer slots, ffi::AnyBuffer slot_offsets, ffi::AnyBuffer slot_rows,
+                      ffi::AnyBuffer slot_sources, ffi::Result<ffi::AnyBuffer> dw, ffi::Result<ffi::AnyBuffer> db,
+                      ffi::Result<ffi::AnyBuffer> partials, int64_t zero_empty_rows) {
   return RunKnnDweight(pool, x, g, indices, slots, slot_offsets, slot_rows, slot_sources, *dw, *db, *partials,
                        zero_empty_rows != 0);
 }

@@ -52,8 +52,8 @@ struct Isa {
   void (*fold_lanes)(const float* sums, int64_t rows, int columns, float* dst);
 
   // c[r, :] (+)= sum over k < depth:  a[a_rows[k].source + r] * b[b_rows[k] * outer_columns + :]
-  // rows in [1, outer_rows], columns in [1, outer_columns] of c, whose row stride is ldc; sums fp32, k ascending, formed
-  // apart from c and added to it at the end. Every row of b has outer_columns elements.
+  // rows in [1, outer_rows], columns in [1, outer_columns] of c, whose row stride is ldc; sums fp32, k ascending,
+  // formed apart from c and added to it at the end. Every row of b has outer_columns elements.
   void (*outer_product)(const float* a, const RowRun* a_rows, const float* b, const int32_t* b_rows, int64_t depth,
                         int rows, int columns, float* c, int64_t ldc, bool accumulate);
   int outer_rows;
@@ -61,7 +61,8 @@ struct Isa {
 
   // dst[i * ldd + j] = float(base[runs[i].source + j]) where runs[i].begin <= j < runs[i].end, else 0; j < width.
   // By Source. Nothing outside a run is read; dst may be written up to the next multiple of 16 columns.
-  void (*gather_runs[kSources])(const void* base, const RowRun* runs, int64_t count, int width, float* dst, int64_t ldd);
+  void (*gather_runs[kSources])(const void* base, const RowRun* runs, int64_t count, int width, float* dst,
+                                int64_t ldd);
 
   // dst[r * kTileDepthStride + i] = float(rows[r][begin + i]) for i < n, by Source; a null row gives zeros.
   // n <= kTileDepth; may write zeros from n to the next multiple of 16.
