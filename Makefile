@@ -19,7 +19,7 @@ VERSION := $(shell $(PYTHON) -c 'import sys; sys.version_info < (3, 11) or print
 VENV := .venv-$(VERSION)$(if $(JAX),-jax$(JAX))
 IN_VENV := $(VENV)/bin/
 PIP_INSTALL := $(IN_VENV)python -m pip install --quiet --disable-pip-version-check
-SOURCES := CMakeLists.txt pyproject.toml README.md LICENSE $(shell find lib jax_knnconv -type f ! -name '*.so' ! -name '*.pyc')
+SOURCES := CMakeLists.txt pyproject.toml $(shell find lib jax_knnconv -type f ! -name '*.so' ! -name '*.pyc')
 
 .PHONY: train test bench lint dev clean python
 .DELETE_ON_ERROR:

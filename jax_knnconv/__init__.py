@@ -6,26 +6,31 @@
 """
 
 from jax_knnconv._dispatch import FallbackWarning
-from jax_knnconv.builders import grid_table, knn_table, radius_table, submanifold_table
+from jax_knnconv._ffi import export_targets, register_installed
+from jax_knnconv._version import __version__
+from jax_knnconv.builders import knn_table, radius_table
 from jax_knnconv.cast import cast_operands
 from jax_knnconv.config import KernelConfig
 from jax_knnconv.conv2d import conv2d, conv2d_dinput, conv2d_dweight
 from jax_knnconv.doctor import doctor
+from jax_knnconv.grids import grid_table, submanifold_table
 from jax_knnconv.interop import from_fovi, from_linear
 from jax_knnconv.knn import knn_backward, knn_conv, knn_dinput, knn_dweight
 from jax_knnconv.table import NeighborTable
 
-__version__ = "0.1.0"
+register_installed()
 
 __all__ = [
     "FallbackWarning",
     "KernelConfig",
     "NeighborTable",
+    "__version__",
     "cast_operands",
     "conv2d",
     "conv2d_dinput",
     "conv2d_dweight",
     "doctor",
+    "export_targets",
     "from_fovi",
     "from_linear",
     "grid_table",

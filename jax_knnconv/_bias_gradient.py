@@ -68,7 +68,7 @@ def _shapes(avals: Sequence[Any], params: dict[str, Any]) -> list[Any]:
 
 
 def _jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    g, *table = primals
+    table = primals[1:]
     outs = primitive.bind(*primals, **params)
     if type(tangents[0]) is ad.Zero:
         return outs, [zero_tangent(outs[0])]

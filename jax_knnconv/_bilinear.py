@@ -122,7 +122,7 @@ class Family:
     def _forward_jvp(self, primals: Any, tangents: Any, **params: Any) -> Any:
         x, w, bias, *table = primals
         dx, dw, dbias, *_ = tangents
-        bind = functools.partial(self.forward, table=table, **without_call(params))
+        bind: Any = functools.partial(self.forward, table=table, **without_call(params))
         out = bind(x, w, bias)
         terms = []
         if not _zero(dx):
@@ -167,7 +167,7 @@ class Family:
     def _dinput_jvp(self, primals: Any, tangents: Any, **params: Any) -> Any:
         g, w, *table = primals
         dg, dw, *_ = tangents
-        bind = functools.partial(self.dinput, table=table, **without_call(params))
+        bind: Any = functools.partial(self.dinput, table=table, **without_call(params))
         out = bind(g, w)
         terms = ([] if _zero(dg) else [bind(dg, w)]) + ([] if _zero(dw) else [bind(g, dw)])
         return [out], [functools.reduce(jnp.add, terms) if terms else zero_tangent(out)]
@@ -206,7 +206,7 @@ class Family:
         x, g, *table = primals
         dx, dg, *_ = tangents
         params = without_call(params)
-        bind = functools.partial(self.dweight, table=table, **params)
+        bind: Any = functools.partial(self.dweight, table=table, **params)
         outs = bind(x, g)
         terms, db_tangent = [], zero_tangent(outs[1])
         if not _zero(dx):

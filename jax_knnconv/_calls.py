@@ -19,7 +19,7 @@ from jax_knnconv._primitive import ABSENT, is_absent, sum_groups
 
 _PANEL = 64  # packed weights are padded to this many columns
 _PARTIAL_ELEMENTS = 1 << 21  # of all slices of dweight's partial sums together (8 MiB), unless one alone is larger
-_MOST_SLICES = 16
+_MOST_SLICES = 64
 
 
 class Pass(NamedTuple):
@@ -65,7 +65,7 @@ def packed_weights(w: Any, *, reduced: int, columns: int, rank: int) -> jax.Shap
 
 
 def partial_sums(weight_size: int, columns: int) -> jax.ShapeDtypeStruct:
-    """Room for dweight's slices. Their number follows from static shapes alone, so that no result depends on the machine."""
+    """Room for dweight's slices. Static shapes alone tell how many, so that no result depends on the machine."""
     one = weight_size + columns
     slices = max(1, min(_MOST_SLICES, _PARTIAL_ELEMENTS // max(one, 1)))
     return _struct((slices, one), jnp.float32)
@@ -74,7 +74,7 @@ def partial_sums(weight_size: int, columns: int) -> jax.ShapeDtypeStruct:
 def label_operands(rank: int, parts: Sequence[tuple[Any, Sequence[str]]]) -> tuple[tuple[str, ...], ...]:
     """Labels of operands given as (operand, labels of the dimensions after the groups)."""
     sizes = group_sizes(rank, [operand for operand, _ in parts])
-    found = []
+    found: list[tuple[str, ...]] = []
     for position, (operand, rest) in enumerate(parts):
         if is_absent(operand):
             found.append((f"absent{position}",))

@@ -20,7 +20,7 @@ class Dtypes(NamedTuple):
     out: Any
 
 
-def as_operand(name: str, value: Any) -> Any:
+def as_operand(name: str, value: Any) -> jax.Array:
     """An array of one of the three floating types: integers, bools and float64 become float32."""
     if not hasattr(value, "dtype"):
         value = np.asarray(value)
@@ -61,7 +61,7 @@ def resolve(
 
 
 def check_precision(precision: Any) -> None:
-    """Accept what `jax.lax` accepts. Sums here are at least as precise as any setting asks, so none changes a result."""
+    """Accept what `jax.lax` accepts. Sums are at least as precise as any setting asks, so none changes a result."""
     for entry in precision if isinstance(precision, tuple) else (precision,):
         try:
             if entry is not None:

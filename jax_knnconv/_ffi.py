@@ -1,14 +1,16 @@
 """The one module that talks to jax.ffi: loads the compiled modules, registers their targets, lowers calls to them.
 
-Each platform has its own extension module (`_cpu`, `_cuda`, `_rocm`) with the same target names. A GPU module is loaded
-only when a program is lowered for that platform, since its libraries may be missing elsewhere. Nothing here raises when
-a module is missing: the reason is kept and told by whoever wanted to use it.
+Each platform has its own extension module (`_cpu`, `_cuda`, `_rocm`) with the same target names. Importing the
+package registers those whose platform is installed, so that a program exported or cached by another process finds its
+targets; a GPU module is not touched where JAX has no plugin for that GPU, since its libraries may be missing. Nothing
+here raises when a module is missing: the reason is told by whoever wanted to use it.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import pathlib
 import re
 from collections.abc import Sequence
@@ -20,6 +22,12 @@ import jaxlib
 
 # jax names platforms in lower case when it lowers; XLA's FFI registry spells them as below, and exactly so.
 FFI_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA", "rocm": "ROCM"}
+
+# The packages by which JAX knows a GPU platform.
+_PLUGINS = {
+    "cuda": ("jax_cuda13_plugin", "jax_cuda12_plugin"),
+    "rocm": ("jax_rocm7_plugin", "jax_rocm60_plugin"),
+}
 
 TARGETS = (
     "cast_operands",
@@ -51,6 +59,15 @@ def target_name(operation: str) -> str:
     return f"jax_knnconv_{operation}_v1"
 
 
+def export_targets() -> tuple[str, ...]:
+    """The custom call targets that a program exported with `jax.export` may hold.
+
+    ``jax.export.export(f, disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(name) for name in
+    export_targets()])``. Names are versioned: a target never changes its meaning under the same name.
+    """
+    return tuple(target_name(operation) for operation in TARGETS)
+
+
 @functools.cache
 def runtime_version() -> tuple[int, int] | None:
     """XLA FFI (major, minor) of the installed jaxlib, from the headers that it ships; None if it ships none."""
@@ -75,6 +92,14 @@ def load_backend(platform: str) -> Backend:
     return _loaded[platform]
 
 
+def register_installed() -> None:
+    """Load the modules of all platforms that JAX could run on here; starts no JAX backend."""
+    load_backend("cpu")
+    for platform, plugins in _PLUGINS.items():
+        if any(importlib.util.find_spec(plugin) is not None for plugin in plugins):
+            load_backend(platform)
+
+
 def _load(platform: str) -> Backend:
     if platform not in FFI_PLATFORMS:
         return _missing(f"jax_knnconv has no compiled module for platform {platform!r}")
@@ -86,7 +111,8 @@ def _load(platform: str) -> Backend:
     if runtime is not None and (built[0] != runtime[0] or built[1] > runtime[1]):
         return _missing(
             f"jax_knnconv._{platform} was built for XLA FFI {built[0]}.{built[1]}, but the installed jaxlib "
-            f"{jaxlib.__version__} speaks {runtime[0]}.{runtime[1]}: build against an older jaxlib or install a newer one"
+            f"{jaxlib.__version__} speaks {runtime[0]}.{runtime[1]}: build against an older jaxlib or install a newer "
+            "one"
         )
     targets = module.registrations()
     for name, handler in targets.items():

@@ -55,15 +55,17 @@ def _axes(entry: Any) -> tuple[str, ...]:
 
 
 def _assign(labels: Labels, specs: Sequence[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
-    """The mesh axes of each label: the first operand that shards it decides, and an axis serves one label only."""
+    """The mesh axes of each label: the first operand that shards it decides; two labels of one array share no axis."""
+    arrays = (*labels.operands, *labels.results)
     chosen: dict[str, tuple[str, ...]] = {}
-    taken: set[str] = set()
     for names, spec in zip(labels.operands, specs, strict=True):
         for name, entry in zip(names, tuple(spec) + (None,) * (len(names) - len(spec)), strict=True):
             axes = _axes(entry)
-            if axes and name in labels.kept | labels.summed and name not in chosen and not taken & set(axes):
+            if not axes or name not in labels.kept | labels.summed or name in chosen:
+                continue
+            beside = {other for array in arrays if name in array for other in array if other in chosen}
+            if not set(axes) & {axis for other in beside for axis in chosen[other]}:
                 chosen[name] = axes
-                taken.update(axes)
     return chosen
 
 
@@ -101,16 +103,17 @@ def _explicit(local: LocalCall, labels: Labels, operands: Sequence[Any], specs: 
         in_specs=in_specs,
         out_specs=out_specs,
         axis_names=explicit,
+        check_vma=False,  # nothing is differentiated through here, and a result need not depend on every operand
     )(*resharded)
 
 
 def _auto(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Sequence[jax.Array]:
     factors = dict.fromkeys(name for names in (*labels.operands, *labels.results) for name in names)
-    sizes = dict(
-        (name, size)
+    sizes = {
+        name: size
         for names, operand in zip(labels.operands, operands, strict=True)
         for name, size in zip(names, operand.shape, strict=True)
-    )
+    }
     rule = f"{_side(labels.operands)} -> {_side(labels.results)}"
     replicated = tuple(name for name in factors if name not in labels.kept | labels.summed)
 
@@ -146,9 +149,7 @@ def _side(names: Sequence[Sequence[str]]) -> str:
 
 def add_over(values: Sequence[jax.Array], axes: Sequence[str], dtypes: Sequence[Any]) -> tuple[jax.Array, ...]:
     """Partial float32 sums added over mesh axes, rounded once."""
-    return tuple(
-        (jax.lax.psum(v, tuple(axes)) if axes else v).astype(d) for v, d in zip(values, dtypes, strict=True)
-    )
+    return tuple((jax.lax.psum(v, tuple(axes)) if axes else v).astype(d) for v, d in zip(values, dtypes, strict=True))
 
 
 def is_first(axes: Sequence[str]) -> jax.Array:

@@ -64,7 +64,7 @@ def _case(operation: str, platform: str) -> tuple[list[Any], dict[str, Any], lis
 
 
 def error(operation: str, device: jax.Device) -> float:
-    """Run one operation on a device; the largest absolute error of its results (0 when right). Raises what the call raises."""
+    """Run one operation on a device: the largest absolute error of its results. Raises what the call raises."""
     operands, attributes, expected, workspace = _case(operation, device.platform)
     dtype = np.float16 if operation == "cast_operands" else np.float32
     results = [jax.ShapeDtypeStruct(value.shape, dtype) for value in expected]

@@ -15,11 +15,11 @@ from jax_knnconv._varying import vary_together
 def cast_operands(
     g: jax.typing.ArrayLike, x: jax.typing.ArrayLike, dtype: Any, *, implementation: str = "auto"
 ) -> tuple[jax.Array, jax.Array]:
-    """g16 = round(min(max(g, -largest), largest));  x16 = round(x): a cotangent and an input to 16 bits in one launch.
+    """g16 = round(min(max(g, -largest), largest)), x16 = round(x): a cotangent and an input to 16 bits in one launch.
 
-    ``largest`` is the largest finite number of ``dtype``. Clipping is by comparisons: NaN stays NaN, and in float16 ±inf
-    and ±70000 become ±65504. Inputs are not clipped: 70000 becomes inf in float16. Rounding is to nearest, ties to
-    even; float64 rounds to float32 first.
+    ``largest`` is the largest finite number of ``dtype``. Clipping is by comparisons: NaN stays NaN, and in float16
+    ±inf and ±70000 become ±65504. Inputs are not clipped: 70000 becomes inf in float16. Rounding is to nearest, ties
+    to even; float64 rounds to float32 first.
 
     Args:
         g: cotangent, float32, any shape.
@@ -40,5 +40,5 @@ def cast_operands(
     for name, value in (("g", g), ("x", x)):
         if value.dtype not in (found, jnp.float32):
             raise TypeError(f"{name} must be float32 or {found}, got {value.dtype}")
-    g, x = vary_together(g, x)
-    return fused_cast(g, x, found, _checks.implementation(implementation))
+    cotangent, values = vary_together(g, x)
+    return fused_cast(cotangent, values, found, _checks.implementation(implementation))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jax_knnconv import _checks, _dtypes, _window
 from jax_knnconv._dense import dense
@@ -110,9 +109,9 @@ def conv2d(
         precision=precision,
     )
     spec = _spec(x.shape[-3:-1], weight.shape[:2], stride, padding, dilation, implementation, config)
-    x, weight, bias = vary_together(x, weight, bias)
     static = Static(dense, spec, dtypes.compute, dtypes.out, 0)
-    return (evaluate if forward_mode else convolve)(static, x, weight, bias, ())
+    images, kernel, offset = vary_together(x, weight, bias)
+    return (evaluate if forward_mode else convolve)(static, images, kernel, offset, ())
 
 
 def conv2d_dinput(
@@ -129,7 +128,7 @@ def conv2d_dinput(
     implementation: str = "auto",
     config: KernelConfig | None = None,
 ) -> jax.Array:
-    """dx[b, h, w, c] = sum over all taps (fh, fw) of outputs (i, j) that read x[b, h, w] of g[b, i, j, :] · weight[fh, fw, c, :].
+    """dx[b, h, w, :] = sum over taps (fh, fw) by which outputs (i, j) read (h, w) of weight[fh, fw] @ g[b, i, j, :].
 
     The gradient of `conv2d` in x, itself a convolution: gathered, with no scatter and no atomics.
 
@@ -169,14 +168,8 @@ def conv2d_dinput(
         preferred_element_type=preferred_element_type,
         precision=precision,
     )
-    g, weight = vary_together(g, weight)
-    return dense.dinput(
-        g.astype(dtypes.compute) if g.dtype != jnp.float32 else g,
-        weight.astype(dtypes.compute),
-        (),
-        spec=spec,
-        out_dtype=dtypes.out,
-    )
+    cotangent, kernel = vary_together(g, weight)
+    return dense.dinput(cotangent, kernel.astype(dtypes.compute), (), spec=spec, out_dtype=dtypes.out)
 
 
 def conv2d_dweight(
@@ -193,7 +186,7 @@ def conv2d_dweight(
     implementation: str = "auto",
     config: KernelConfig | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """dw[fh, fw, c, o] = sum over b, i, j of x[b, i·s + fh·d − p, j·s + fw·d − p, c] · g[b, i, j, o];  db[o] = sum of g.
+    """dw[fh, fw, c, o] = sum over b, i, j of x[b, i·s + fh·d − p, j·s + fw·d − p, c] · g[b, i, j, o]; db[o] = sum of g.
 
     The gradients of `conv2d` in weight and bias, from one pass over x and g.
 
@@ -234,9 +227,9 @@ def conv2d_dweight(
         preferred_element_type=preferred_element_type,
         precision=precision,
     )
-    x, g = vary_together(x, g)
-    g, x = prepare_cotangent(g, x, dtypes.compute, implementation)
-    dw, db = dense.dweight(x, g, (), spec=spec, out_dtype=dtypes.out, with_bias=True)
+    images, cotangent = vary_together(x, g)
+    cotangent, images = prepare_cotangent(cotangent, images, dtypes.compute, implementation)
+    dw, db = dense.dweight(images, cotangent, (), spec=spec, out_dtype=dtypes.out, with_bias=True)
     return dw, db.astype(dtypes.out)
 
 

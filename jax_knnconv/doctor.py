@@ -9,6 +9,7 @@ import jax
 import jaxlib
 
 from jax_knnconv import _ffi, _smoke
+from jax_knnconv._version import __version__
 
 _PLATFORM_NAMES = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "rocm": "rocm"}
 
@@ -73,9 +74,6 @@ def doctor() -> Report:
         A report; print it. ``report.ok`` tells whether every target on every platform that JAX sees here is right.
         Where one is not, calls there give one `FallbackWarning` and the pure-JAX result.
     """
-    # Imported here: the package defines it after this module.
-    from jax_knnconv import __version__
-
     devices: dict[str, Any] = {}
     for name in dict.fromkeys(["cpu", *(device.platform for device in jax.local_devices())]):
         try:

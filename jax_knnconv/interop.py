@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_knnconv.table import NeighborTable, as_array, as_integers, check_size
+from jax_knnconv._reading import as_array, as_integers, check_size
+from jax_knnconv.table import NeighborTable
 
 # Linear tables are padded to a multiple of this many entries a row.
 _LINEAR_BLOCK = 64

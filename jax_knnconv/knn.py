@@ -39,7 +39,8 @@ def _check_rows(name: str, value: Any, layout: str, rows: int, of: str, table: N
     groups = table.group_shape
     if value.ndim - 2 < len(groups) or tuple(value.shape[: len(groups)]) != tuple(groups):
         raise ValueError(
-            f"{name} must begin with the table's dimensions {tuple(groups)}, one table a sample; got shape {tuple(value.shape)}"
+            f"{name} must begin with the table's dimensions {tuple(groups)}, one table a sample; "
+            f"got shape {tuple(value.shape)}"
         )
 
 
@@ -77,7 +78,7 @@ def knn_conv(
     unless ``compute_dtype`` names one. The output has ``x``'s dtype unless ``preferred_element_type`` says otherwise;
     with float32 ``x`` and 16-bit ``compute_dtype`` it is float32. Integers, bool and float64 are rounded to float32
     first. Gradients have the dtypes of ``x``, ``weight``, ``bias``, each rounded once from float32; a float32 cotangent
-    of a 16-bit product is clipped to the finite range of the compute dtype (`cast_operands`). The table has no gradient.
+    of a 16-bit product is clipped to the finite range of the compute dtype (`cast_operands`). The table has none.
 
     Args:
         x: [..., N, C_in]; any number of batch dimensions. With one table a sample they begin with the table's.
@@ -114,10 +115,10 @@ def knn_conv(
         preferred_element_type=preferred_element_type,
         precision=precision,
     )
-    x, weight, bias, *operands = vary_together(x, weight, bias, *table_operands(table))
+    nodes, kernel, offset, *operands = vary_together(x, weight, bias, *table_operands(table))
     static = Static(knn, spec, dtypes.compute, dtypes.out, len(table.group_shape))
     call = evaluate if forward_mode else convolve
-    return call(static, x, _grouped(weight, table), _grouped(bias, table), tuple(operands))
+    return call(static, nodes, _grouped(kernel, table), _grouped(offset, table), tuple(operands))
 
 
 def knn_dinput(
@@ -165,10 +166,10 @@ def knn_dinput(
         preferred_element_type=preferred_element_type,
         precision=precision,
     )
-    g, weight, *operands = vary_together(g, weight, *table_operands(table))
+    cotangent, kernel, *operands = vary_together(g, weight, *table_operands(table))
     return knn.dinput(
-        g,
-        _grouped(weight.astype(dtypes.compute), table),
+        cotangent,
+        _grouped(kernel.astype(dtypes.compute), table),
         operands,
         spec=spec,
         out_dtype=dtypes.out,
@@ -176,7 +177,7 @@ def knn_dinput(
     )
 
 
-def _gradient_operands(x: Any, g: Any, table: NeighborTable) -> tuple[Any, Any]:
+def _gradient_operands(x: Any, g: Any, table: NeighborTable) -> tuple[jax.Array, jax.Array]:
     x, g = _dtypes.as_operand("x", x), _dtypes.as_operand("g", g)
     _check_rows("x", x, _X, table.num_inputs, "the table's num_inputs", table)
     _check_rows("g", g, _G, table.num_outputs, "the table's num_outputs", table)
@@ -196,7 +197,7 @@ def knn_dweight(
     implementation: str = "auto",
     config: KernelConfig | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """dw[v] = sum over the taps (m, n) of slot v and over b of x[b, n, :].T @ g[b, m, :];  db = sum over b and m of g[b, m, :].
+    """dw[v] = sum over b and the taps (m, n) of slot v of x[b, n, :].T @ g[b, m, :]; db = sum over b and m of g[b, m].
 
     The gradients of `knn_conv` in weight and bias, from one pass over x and g.
 
@@ -226,10 +227,10 @@ def knn_dweight(
         preferred_element_type=preferred_element_type,
         precision=precision,
     )
-    x, g, *operands = vary_together(x, g, *table_operands(table))
-    g, x = prepare_cotangent(g, x, dtypes.compute, implementation)
+    nodes, cotangent, *operands = vary_together(x, g, *table_operands(table))
+    cotangent, nodes = prepare_cotangent(cotangent, nodes, dtypes.compute, implementation)
     ones = (1,) * len(table.group_shape)
-    dw, db = knn.dweight(x, g, operands, spec=spec, out_dtype=dtypes.out, groups=ones, with_bias=True)
+    dw, db = knn.dweight(nodes, cotangent, operands, spec=spec, out_dtype=dtypes.out, groups=ones, with_bias=True)
     return dw.reshape(dw.shape[len(ones) :]), db.reshape(db.shape[len(ones) :]).astype(dtypes.out)
 
 
@@ -280,13 +281,13 @@ def knn_backward(
         precision=precision,
     )
     dw_dtype = weight.dtype if preferred_element_type is None else dtypes.out
-    x, weight, g, *operands = vary_together(x, weight, g, *table_operands(table))
-    g, x = prepare_cotangent(g, x, dtypes.compute, implementation)
+    nodes, kernel, cotangent, *operands = vary_together(x, weight, g, *table_operands(table))
+    cotangent, nodes = prepare_cotangent(cotangent, nodes, dtypes.compute, implementation)
     rank = len(table.group_shape)
     dx, dw, db = knn_backward_call(
-        g,
-        x,
-        _grouped(weight.astype(dtypes.compute), table),
+        cotangent,
+        nodes,
+        _grouped(kernel.astype(dtypes.compute), table),
         operands,
         spec=spec,
         dx_dtype=dtypes.out,

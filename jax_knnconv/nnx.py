@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_knnconv import _checks, _layers
+from jax_knnconv._reading import check_size
 from jax_knnconv.config import KernelConfig
-from jax_knnconv.table import NeighborTable, check_size
+from jax_knnconv.table import NeighborTable
 
 try:
     from flax import nnx
@@ -74,11 +75,11 @@ class Conv(nnx.Conv):
 
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """The convolution of inputs [..., H, W, C_in]."""
+        if out_sharding is not None:
+            return super().__call__(inputs, out_sharding=out_sharding)
         kernel = self.kernel[...]
         bias = None if self.bias is None else self.bias[...]
         dtype = _layers.promoted_dtype(self, inputs, kernel, bias, self.mask)
-        if out_sharding is not None:
-            return super().__call__(inputs, out_sharding=out_sharding)
         if not self._runs_conv2d(dtype):
             return super().__call__(inputs)
         return _layers.convolve_dense(self, jnp.asarray(inputs), kernel, bias, dtype, self.preferred_element_type)

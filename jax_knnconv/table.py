@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.tree_util import GetAttrKey
-from scipy import sparse
 
-_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
-# What stands for a tap that no int32 describes, and in the derived orders for entries past the last tap.
-_HOLE = -1
+from jax_knnconv._reading import INT32_MAX, INT32_MIN, as_integers, check_size
+from jax_knnconv._table_orders import HOLE, derive_concrete, derive_traced
 
 _LEAVES = (
     "indices",
@@ -103,12 +99,12 @@ class NeighborTable:
         indices = _narrow(indices)
 
         if isinstance(indices, np.ndarray) and (slots is None or isinstance(slots, np.ndarray)):
-            arrays = _derive_concrete(indices, slots, num_inputs, num_slots)
+            arrays = derive_concrete(indices, slots, num_inputs, num_slots)
             # A table built from constants inside jit is a constant too, and may be kept after the trace has ended.
             with jax.ensure_compile_time_eval():
                 leaves = tuple(None if array is None else jnp.asarray(array) for array in arrays)
         else:
-            if num_rows * num_taps > _INT32_MAX:
+            if num_rows * num_taps > INT32_MAX:
                 raise ValueError(
                     f"indices: got {num_rows} x {num_taps} traced taps, expected fewer than 2**31: build a larger "
                     "table outside jit, from concrete indices"
@@ -117,7 +113,7 @@ class NeighborTable:
             slots = slots if slots is None else jnp.asarray(slots)
 
             def derive(indices: jax.Array, slots: jax.Array | None) -> tuple[jax.Array | None, ...]:
-                return _derive_traced(indices, slots, num_inputs, num_slots)
+                return derive_traced(indices, slots, num_inputs, num_slots)
 
             for _ in indices.shape[:-2]:
                 derive = jax.vmap(derive)
@@ -180,56 +176,16 @@ jax.tree_util.register_pytree_with_keys(
 )
 
 
-def check_size(name: str, size: Any, minimum: int = 0) -> int:
-    """Read a static size: an integer of at least `minimum` that int32 index arithmetic can hold."""
-    try:
-        value = operator.index(size)
-    except TypeError:
-        value = None
-    if value is None or isinstance(size, (bool, np.bool_)):
-        raise TypeError(f"{name}: got {size!r} of type {type(size).__name__}, expected an integer")
-    if not minimum <= value <= _INT32_MAX:
-        raise ValueError(f"{name}: got {value}, expected at least {minimum} and less than 2**31")
-    return value
-
-
-def is_concrete(value: Any) -> bool:
-    """Whether this process can read a value's elements now."""
-    if isinstance(value, jax.core.Tracer):
-        return False
-    return not isinstance(value, jax.Array) or value.is_fully_addressable
-
-
-def as_array(name: str, value: Any) -> np.ndarray:
-    """Read a concrete array or nested sequence into NumPy."""
-    if not is_concrete(value):
-        raise TypeError(f"{name}: got a traced array, expected concrete values: call this outside jit, on the host")
-    try:
-        return np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{name}: got what makes no array, expected rows of equal length ({error})") from error
-
-
-def as_integers(name: str, value: Any) -> Any:
-    """Read an integer array: NumPy where its values are known, else the traced array; the dtype stays."""
-    array = as_array(name, value) if is_concrete(value) else value
-    if array.size == 0 and not hasattr(value, "dtype"):
-        array = array.astype(np.int32)  # an empty list has no dtype of its own
-    if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise TypeError(f"{name}: got dtype {array.dtype}, expected an integer dtype")
-    return array
-
-
 def _narrow(array: Any) -> Any:
     """Cast to int32; values that do not fit become holes instead of wrapping around."""
     limits = jnp.iinfo(array.dtype)
-    if limits.min >= _INT32_MIN and limits.max <= _INT32_MAX:
+    if limits.min >= INT32_MIN and limits.max <= INT32_MAX:
         return array.astype(np.int32)
-    fits = array <= array.dtype.type(_INT32_MAX)
-    if limits.min < _INT32_MIN:
-        fits &= array >= array.dtype.type(_INT32_MIN)
+    fits = array <= array.dtype.type(INT32_MAX)
+    if limits.min < INT32_MIN:
+        fits &= array >= array.dtype.type(INT32_MIN)
     where = np.where if isinstance(array, np.ndarray) else jnp.where
-    return where(fits, array.astype(np.int32), np.int32(_HOLE))
+    return where(fits, array.astype(np.int32), np.int32(HOLE))
 
 
 def _read_slots(slots: Any, indices: Any, num_slots: int) -> Any:
@@ -251,90 +207,3 @@ def _read_slots(slots: Any, indices: Any, num_slots: int) -> Any:
         raise ValueError(
             f"slots: got shape {slots.shape}, expected indices' shape {indices.shape} or one that broadcasts to it"
         ) from None
-
-
-def _counting_sort(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
-    """The stable order that sorts keys in [0, num_keys), and the offsets of each key's run, in linear time.
-
-    A matrix with a one at (position, key) lists, in compressed column form, each key's positions in ascending order.
-    """
-    if not keys.size:
-        return np.zeros(0, np.int64), np.zeros(num_keys + 1, np.int64)
-    ones = np.ones(keys.size, np.int8)
-    columns = sparse.csr_array((ones, keys, np.arange(keys.size + 1)), shape=(keys.size, num_keys)).tocsc()
-    return columns.indices, columns.indptr
-
-
-def _sort_rows_by_slot(indices: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if not slots.size or (slots[..., 1:] >= slots[..., :-1]).all():
-        return indices, slots
-    by_slot, _ = _counting_sort(slots.ravel(), int(slots.max()) + 1)
-    num_rows = slots.size // slots.shape[-1]
-    by_row, _ = _counting_sort(by_slot // slots.shape[-1], num_rows)
-    order = by_slot[by_row]
-    return indices.ravel()[order].reshape(indices.shape), slots.ravel()[order].reshape(slots.shape)
-
-
-def _to_words(offsets: np.ndarray) -> np.ndarray:
-    """[...] int64 -> [..., 2] int32, low word first."""
-    return np.ascontiguousarray(offsets, "<i8")[..., None].view("<i4")
-
-
-def _derive_concrete(
-    indices: np.ndarray, slots: np.ndarray | None, num_inputs: int, num_slots: int
-) -> tuple[np.ndarray | None, ...]:
-    """The leaves of a table in NumPy; a derived order is one stable counting sort of the one before."""
-    if slots is not None:
-        indices, slots = _sort_rows_by_slot(indices, slots)
-    *groups, num_rows, num_taps = indices.shape
-    source_offsets = np.zeros((*groups, num_inputs + 1), np.int64)
-    slot_offsets = np.zeros((*groups, num_slots + 1), np.int64)
-    source_rows, source_slots, slot_rows, slot_sources = np.full((4, *groups, num_rows * num_taps), _HOLE, np.int32)
-    for group in np.ndindex(*groups):
-        # Column after column is slot order where the slot is the column.
-        flat = indices[group].ravel() if slots is not None else indices[group].T.ravel()
-        taps = np.flatnonzero((flat >= 0) & (flat < num_inputs))
-        if slots is None:
-            tap_slots, tap_rows = np.divmod(taps, max(num_rows, 1))
-        else:
-            flat_slots = slots[group].ravel()
-            order, slot_offsets[group] = _counting_sort(flat_slots[taps], num_slots)
-            taps = taps[order]
-            tap_slots, tap_rows = flat_slots[taps], taps // max(num_taps, 1)
-        tap_sources = flat[taps]
-        order, source_offsets[group] = _counting_sort(tap_sources, num_inputs)
-        source_rows[group][: taps.size] = tap_rows[order]
-        source_slots[group][: taps.size] = tap_slots[order]
-        slot_rows[group][: taps.size] = tap_rows
-        slot_sources[group][: taps.size] = tap_sources
-    source_order = _to_words(source_offsets), source_rows, source_slots
-    slot_order = (None, None, None) if slots is None else (_to_words(slot_offsets), slot_rows, slot_sources)
-    return indices, slots, *source_order, *slot_order
-
-
-def _derive_traced(
-    indices: jax.Array, slots: jax.Array | None, num_inputs: int, num_slots: int
-) -> tuple[jax.Array | None, ...]:
-    """The leaves of one table [M, K] in XLA: comparison sorts, whose ties are equal or stand in column order."""
-    tap_rows, tap_slots = (lax.broadcasted_iota(np.int32, indices.shape, axis) for axis in (0, 1))
-    if slots is not None:
-        indices = jnp.where((slots >= 0) & (slots < num_slots), indices, _HOLE)
-        slots, indices = lax.sort((slots, indices), dimension=1, is_stable=True, num_keys=1)
-        tap_slots = slots
-    is_tap = ((indices >= 0) & (indices < num_inputs)).ravel()
-    sources, tap_rows, tap_slots = indices.ravel(), tap_rows.ravel(), tap_slots.ravel()
-
-    def order(keys: jax.Array, num_keys: int, *others: jax.Array, num_sorted: int) -> tuple[jax.Array, ...]:
-        keys = jnp.where(is_tap, keys, num_keys)  # holes go behind the last tap
-        keys, *payload = lax.sort((keys, *others), is_stable=True, num_keys=num_sorted)
-        offsets = jnp.searchsorted(keys, jnp.arange(num_keys + 1, dtype=np.int32)).astype(np.int32)
-        past = keys == num_keys
-        words = jnp.stack([offsets, jnp.zeros_like(offsets)], axis=-1)
-        return words, *(jnp.where(past, _HOLE, array) for array in payload)
-
-    source_offsets, source_slots, source_rows = order(sources, num_inputs, tap_slots, tap_rows, num_sorted=3)
-    source_order = source_offsets, source_rows, source_slots
-    if slots is None:
-        return indices, slots, *source_order, None, None, None
-    slot_order = order(tap_slots, num_slots, tap_rows, sources, num_sorted=2)
-    return indices, slots, *source_order, *slot_order

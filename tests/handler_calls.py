@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import jax
 import ml_dtypes
 import numpy as np
+import pytest
 
 from jax_knnconv._ffi import load_backend, target_name
 
 BF16 = ml_dtypes.bfloat16
 DTYPES = (np.float32, np.float16, BF16)
+# Of each random test; fewer where a test of another instruction set runs them again.
+EXAMPLES = 15 if os.environ.get("JAX_KNNCONV_CPU_ISA") else 60
+needs_memory = pytest.mark.skipif(
+    os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") < 10 * 2**30, reason="needs 10 GB of free memory"
+)
 ABSENT_BIAS = np.zeros([0], np.float32)
 ABSENT_INDEX = np.zeros([0], np.int32)
 

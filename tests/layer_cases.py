@@ -26,8 +26,8 @@ WINDOWS = {
     "pairs": ([3, 3], {"padding": [(2, 0), (1, 1)], "strides": [2, 1]}),
     "int and pair": ((3, 3), {"padding": [1, (0, 2)]}),
     "negative pads": ((2, 2), {"padding": ((-1, 1), (0, -2))}),
-    "circular": ((3, 4), {"padding": "CIRCULAR", "strides": (2, 1), "kernel_dilation": (1, 2)}),
-    "reflect": ((3, 2), {"padding": "REFLECT", "kernel_dilation": 2}),
+    "circular": ((3, 4), {"padding": "CIRCULAR", "strides": (2, 1), "kernel_dilation": (2, 1)}),
+    "reflect": ((3, 2), {"padding": "REFLECT", "kernel_dilation": (2, 1)}),
 }
 # XLA:CPU of jaxlib 0.10 reads beyond the image where pads are negative: no reference there.
 WINDOWS_FLAX_GETS_RIGHT = tuple(name for name in WINDOWS if name != "negative pads")

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::jax_knnconv.FallbackWarning")
 # Shapes and operands -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", ["cpu", "gpu"])
-def test_names_tell_shapes_apart(size):
-    table = [*shapes.dense_shapes(size), *shapes.knn_shapes(size)]
-    assert len({shape.name for shape in table}) == len(table) >= 26
-    assert all(shapes.from_json(json.loads(json.dumps(shapes.to_json(shape)))) == shape for shape in table)
+def test_names_tell_shapes_apart():
+    for size in ("cpu", "gpu"):
+        table = [*shapes.dense_shapes(size), *shapes.knn_shapes(size)]
+        assert len({shape.name for shape in table}) == len(table) >= 26
+        assert all(shapes.from_json(json.loads(json.dumps(shapes.to_json(shape)))) == shape for shape in table)
 
 
 def test_cpu_sizes_fit_a_small_machine():

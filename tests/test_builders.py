@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_knnconv.builders import grid_table, knn_table, radius_table, submanifold_table
+import jax_knnconv as jkc
+from jax_knnconv.builders import knn_table, radius_table
+from jax_knnconv.grids import grid_table, submanifold_table
 from jax_knnconv.table import NeighborTable
 
 
@@ -343,7 +345,10 @@ def test_case_27_sphere():
     table = NeighborTable(indices, num_inputs=162)
     y = forward(np.ones((162, 1)), np.ones((7, 1, 1)), table).ravel()
     assert ((y == 6).sum(), (y == 7).sum(), y.sum()) == (12, 150, 1122)
+    run, back = jax.vjp(lambda x: jkc.knn_conv(x, np.ones((7, 1, 1), np.float32), table), jnp.ones((162, 1)))
+    np.testing.assert_array_equal(run.ravel(), y)
+    np.testing.assert_array_equal(back(jnp.ones((162, 1)))[0].ravel(), y)  # neighbourhood is mutual
     taps_of_source = np.diff(np.asarray(table.source_offsets)[:, 0])
-    np.testing.assert_array_equal(taps_of_source, y)  # dx of ones; neighbourhood is mutual
+    np.testing.assert_array_equal(taps_of_source, y)
     rows = np.asarray(table.source_rows)
     np.testing.assert_array_equal(np.bincount(rows[rows >= 0], minlength=162), y)

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dweight_calls import DTYPES, call, dense_dweight, dense_oracle, knn_dweight, knn_oracle, slot_order
+from handler_calls import ABSENT_INDEX, assert_close, knn_dinput_answer, packed_size, random, random_table, source_order
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,148 +15,11 @@ from jax_knnconv._ffi import load_backend, target_name
 
 pytestmark = pytest.mark.skipif(load_backend("cpu").module is None, reason="the CPU module is not built")
 
-DTYPES = {"float32": jnp.float32, "float16": jnp.float16, "bfloat16": jnp.bfloat16}
-ABSENT = np.zeros(0, np.int32)
-JUNK = np.array([-(2**31), -50_000_000, -1, 2**31 - 1])
-
-
-def call(operation, operands, result_shape, *, bias_shape, dtype, slices, **attributes):
-    """(dw, db) of a target, as NumPy arrays."""
-    rank = len(result_shape) - (4 if operation == "dense_dweight" else 3)
-    size = int(np.prod(result_shape[rank:])) + result_shape[-1]
-    results = [
-        jax.ShapeDtypeStruct(result_shape, dtype),
-        jax.ShapeDtypeStruct(bias_shape, dtype),
-        jax.ShapeDtypeStruct((slices, size), jnp.float32),
-    ]
-    function = jax.ffi.ffi_call(target_name(operation), results)
-    dw, db, _ = function(*operands, **attributes)
-    return np.asarray(dw), np.asarray(db)
-
-
-def dense_dweight(
-    x, g, kernel, *, stride=(1, 1), padding=(0, 0), dilation=(1, 1), bias=True, dtype=None, slices=4, groups=0
-):
-    sizes = tuple(np.broadcast_shapes(x.shape[:groups], g.shape[:groups]))
-    shape = (*sizes, *kernel, x.shape[-1], g.shape[-1])
-    return call(
-        "dense_dweight",
-        (x, g),
-        shape,
-        bias_shape=(*sizes, g.shape[-1]) if bias else (0,),
-        dtype=dtype or g.dtype,
-        slices=slices,
-        stride=np.array(stride),
-        padding=np.array(padding),
-        dilation=np.array(dilation),
-    )
-
-
-def slot_order(indices, slots, num_inputs, num_slots):
-    """(slot_offsets, slot_rows, slot_sources) of one table or of each of a stack of tables."""
-    if indices.ndim > 2:
-        parts = [slot_order(i, s, num_inputs, num_slots) for i, s in zip(indices, slots, strict=True)]
-        return tuple(np.stack(part) for part in zip(*parts, strict=True))
-    rows = np.broadcast_to(np.arange(indices.shape[0])[:, None], indices.shape)
-    real = (indices >= 0) & (indices < num_inputs) & (slots >= 0) & (slots < num_slots)
-    order = np.lexsort((indices[real], rows[real], slots[real]))
-    offsets = np.searchsorted(slots[real][order], np.arange(num_slots + 1)).astype(np.int64)
-    filler = np.full(indices.size - real.sum(), 12345)  # undefined by contract
-    entries = [np.concatenate([part[real][order], filler]).astype(np.int32) for part in (rows, indices)]
-    return np.ascontiguousarray(offsets).view(np.int32).reshape(-1, 2), *entries
-
-
-def knn_dweight(
-    x, g, indices, slots=None, *, num_slots=None, zero_empty_rows=0, bias=True, dtype=None, slices=4, groups=0
-):
-    num_slots = indices.shape[-1] if num_slots is None else num_slots
-    tables = [x.shape[:groups], g.shape[:groups], indices.shape[:groups]]
-    sizes = tuple(np.broadcast_shapes(*tables))
-    if slots is None:
-        order = (ABSENT, ABSENT, ABSENT, ABSENT)
-    else:
-        order = (slots, *slot_order(indices, slots, x.shape[-2], num_slots))
-    return call(
-        "knn_dweight",
-        (x, g, indices.astype(np.int32), *(part.astype(np.int32) for part in order)),
-        (*sizes, num_slots, x.shape[-1], g.shape[-1]),
-        bias_shape=(*sizes, g.shape[-1]) if bias else (0,),
-        dtype=dtype or g.dtype,
-        slices=slices,
-        zero_empty_rows=np.int64(zero_empty_rows),
-    )
-
-
-def float64(array):
-    return np.asarray(array).astype(np.float64)
-
-
-def knn_oracle(x, g, indices, slots, num_slots, zero_empty_rows=0):
-    """(dw, sum of |products|, db, sum of |g|) in float64; x [B, N, C], g [B, M, O]."""
-    x, g, indices = float64(x), float64(g), indices.astype(np.int64)
-    real = (indices >= 0) & (indices < x.shape[1]) & (slots >= 0) & (slots < num_slots)
-    dw = np.zeros((num_slots, x.shape[2], g.shape[2]))
-    size = np.zeros_like(dw)
-    for slot in range(num_slots):
-        rows, columns = np.nonzero(real & (slots == slot))
-        taps, cotangents = x[:, indices[rows, columns]], g[:, rows]
-        dw[slot] = np.einsum("btc,bto->co", taps, cotangents)
-        size[slot] = np.einsum("btc,bto->co", np.abs(taps), np.abs(cotangents))
-    counted = g[:, real.any(1)] if zero_empty_rows else g
-    return dw, size, counted.sum((0, 1)), np.abs(counted).sum((0, 1))
-
-
-def dense_table(height, width, out_height, out_width, kernel, stride, padding, dilation):
-    """The window as indices [H'*W', F_H*F_W]; -1 is a hole."""
-    i, j, fh, fw = np.ix_(range(out_height), range(out_width), range(kernel[0]), range(kernel[1]))
-    h = i * stride[0] + fh * dilation[0] - padding[0]
-    w = j * stride[1] + fw * dilation[1] - padding[1]
-    inside = (h >= 0) & (h < height) & (w >= 0) & (w < width)
-    return np.where(inside, h * width + w, -1).reshape(out_height * out_width, kernel[0] * kernel[1])
-
-
-def dense_oracle(x, g, kernel, stride, padding, dilation):
-    _, height, width, channels = x.shape
-    _, out_height, out_width, columns = g.shape
-    table = dense_table(height, width, out_height, out_width, kernel, stride, padding, dilation)
-    slots = np.broadcast_to(np.arange(table.shape[1]), table.shape)
-    flat_x = float64(x).reshape(len(x), height * width, channels)
-    flat_g = float64(g).reshape(len(g), out_height * out_width, columns)
-    dw, size, db, bias_size = knn_oracle(flat_x, flat_g, table, slots, table.shape[1])
-    shape = (*kernel, channels, columns)
-    return dw.reshape(shape), size.reshape(shape), db, bias_size
-
-
-def assert_close(got, want, size):
-    """Within 1 ulp of the output dtype and the slack of an fp32 summation.
-
-    One rounding of a sum of n terms is up to eps32/2 of the largest partial sum, so eps32 * sum |products| is what n
-    roundings add up to typically, not at most: twice that is asked for.
-    """
-    assert got.shape == want.shape
-    info = jnp.finfo(got.dtype)
-    ulp = np.maximum(np.abs(want) * float(info.eps), float(info.smallest_subnormal))
-    bound = ulp + 2 * 2.0**-23 * size
-    error = np.abs(float64(got) - want)
-    assert (error <= bound).all(), f"worst error {(error / np.maximum(bound, 1e-300)).max():.2f} of the bound"
-
-
-def normal(rng, shape, dtype):
-    return np.asarray(jnp.asarray(rng.normal(size=shape), dtype))
-
-
-def random_indices(rng, rows, columns, num_inputs):
-    """Valid indices with a sixth of junk."""
-    indices = rng.integers(0, max(num_inputs, 1), (rows, columns))
-    junk = rng.choice(np.append(JUNK, [num_inputs, num_inputs + 1]), (rows, columns))
-    return np.where(rng.random((rows, columns)) < 1 / 6, junk, indices)
-
-
 channel_counts = st.one_of(st.sampled_from([1, 2, 3, 5, 7, 8, 9, 13, 14, 16, 17, 33, 63, 65]), st.integers(1, 40))
 dtypes = st.sampled_from(sorted(DTYPES))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     dtype=dtypes,
     channels=channel_counts,
@@ -174,15 +39,15 @@ def test_dense_random(dtype, channels, columns, batch, size, kernel, stride, dil
     outputs = [
         max(0, (size[d] + low[d] + high[d] - (kernel[d] - 1) * dilation[d] - 1) // stride[d] + 1) for d in range(2)
     ]
-    x = normal(rng, (batch, *size, channels), DTYPES[dtype])
-    g = normal(rng, (batch, *outputs, columns), DTYPES[dtype])
+    x = random(rng, (batch, *size, channels), DTYPES[dtype])
+    g = random(rng, (batch, *outputs, columns), DTYPES[dtype])
     dw, db = dense_dweight(x, g, kernel, stride=stride, padding=low, dilation=dilation, slices=slices)
     want_dw, size_dw, want_db, size_db = dense_oracle(x, g, kernel, stride, low, dilation)
     assert_close(dw, want_dw, size_dw)
     assert_close(db, want_db, size_db)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     dtype=dtypes,
     channels=channel_counts,
@@ -196,13 +61,11 @@ def test_dense_random(dtype, channels, columns, batch, size, kernel, stride, dil
     slices=st.integers(1, 5),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_knn_random(
-    dtype, channels, columns, batch, num_inputs, rows, taps, num_slots, zero_empty_rows, slices, seed
-):
+def test_knn_random(dtype, channels, columns, batch, num_inputs, rows, taps, num_slots, zero_empty_rows, slices, seed):
     rng = np.random.default_rng(seed)
-    x = normal(rng, (batch, num_inputs, channels), DTYPES[dtype])
-    g = normal(rng, (batch, rows, columns), DTYPES[dtype])
-    indices = random_indices(rng, rows, taps, num_inputs)
+    x = random(rng, (batch, num_inputs, channels), DTYPES[dtype])
+    g = random(rng, (batch, rows, columns), DTYPES[dtype])
+    indices = random_table(rng, rows, taps, num_inputs)
     slots = None
     if num_slots is not None:
         slots = rng.integers(-1, num_slots + 1, indices.shape)
@@ -212,3 +75,234 @@ def test_knn_random(
     want_dw, size_dw, want_db, size_db = knn_oracle(x, g, indices, full_slots, dw.shape[0], zero_empty_rows)
     assert_close(dw, want_dw, size_dw)
     assert_close(db, want_db, size_db)
+
+
+@pytest.mark.parametrize("has_slots", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_backward_is_dinput_and_dweight(has_slots, bias):
+    rng = np.random.default_rng(3)
+    batch, num_inputs, rows, taps, channels, columns = 2, 30, 90, 5, 9, 18
+    num_slots = 7 if has_slots else taps
+    x, g = random(rng, (batch, num_inputs, channels), jnp.bfloat16), random(rng, (batch, rows, columns), jnp.bfloat16)
+    weight = random(rng, (num_slots, channels, columns), jnp.bfloat16)
+    indices = random_table(rng, rows, taps, num_inputs)
+    indices[4] = -1
+    slots = rng.integers(-1, num_slots + 1, indices.shape).astype(np.int32) if has_slots else None
+    order = slot_order(indices, slots, num_inputs, num_slots) if has_slots else (ABSENT_INDEX,) * 3
+    results = [
+        jax.ShapeDtypeStruct(x.shape, jnp.bfloat16),
+        jax.ShapeDtypeStruct(weight.shape, jnp.float32),
+        jax.ShapeDtypeStruct((columns,) if bias else (0,), jnp.float32),
+        jax.ShapeDtypeStruct((packed_size(weight.shape, 3, -1),), jnp.float32),
+        jax.ShapeDtypeStruct((2, weight.size + columns), jnp.float32),
+    ]
+    dx, dw, db, _, _ = jax.ffi.ffi_call(target_name("knn_backward"), results)(
+        g,
+        x,
+        weight,
+        indices,
+        ABSENT_INDEX if slots is None else slots,
+        *source_order(indices, slots, num_inputs, num_slots),
+        *order,
+        zero_empty_rows=np.int64(1),
+    )
+    assert_close(np.asarray(dx), *knn_dinput_answer(g, weight, indices, slots, num_inputs=num_inputs))
+    full_slots = np.broadcast_to(np.arange(taps), indices.shape) if slots is None else slots
+    want_dw, size_dw, want_db, size_db = knn_oracle(x, g, indices, full_slots, num_slots, zero_empty_rows=1)
+    assert_close(np.asarray(dw), want_dw, size_dw)
+    if bias:
+        assert_close(np.asarray(db), want_db, size_db)
+
+
+@pytest.mark.parametrize("slices", [1, 3, 16])
+@pytest.mark.parametrize("has_slots", [False, True])
+def test_twenty_million_taps_of_one_weight(slices, has_slots):
+    rows = 20_000_000
+    x, g = np.ones((1, 1, 1), np.float32), np.ones((1, rows, 1), np.float32)
+    indices = np.zeros((rows, 1), np.int32)
+    slots = (np.zeros_like(indices),) if has_slots else (ABSENT_INDEX,)
+    order = (np.array([[0, 0], [rows, 0]], np.int32), np.arange(rows, dtype=np.int32), indices[:, 0])
+    operands = (x, g, indices, *slots, *(order if has_slots else (ABSENT_INDEX,) * 3))
+    options = {"bias_shape": (1,), "dtype": jnp.float32, "slices": slices, "zero_empty_rows": np.int64(0)}
+    dw, db = call("knn_dweight", operands, (1, 1, 1), **options)
+    assert dw.item() == rows
+    assert db.item() == rows
+
+
+def test_taps_of_one_slot_in_one_row():
+    """More taps of a (row, slot) cell than a tile holds."""
+    rng = np.random.default_rng(0)
+    x, g = random(rng, (1, 50, 3), np.float32), random(rng, (1, 5, 4), np.float32)
+    indices = random_table(rng, 5, 300, 50)
+    slots = np.where(rng.random(indices.shape) < 0.9, 1, 0).astype(np.int32)
+    dw, db = knn_dweight(x, g, indices, slots, num_slots=3)
+    want_dw, size_dw, want_db, size_db = knn_oracle(x, g, indices, slots, 3)
+    assert_close(dw, want_dw, size_dw)
+    assert_close(db, want_db, size_db)
+
+
+def test_holes_read_nothing():
+    x = np.array([np.nan, 2, 3], np.float32).reshape(1, 3, 1)
+    g = np.ones((1, 2, 1), np.float32)
+    indices = np.array([[-1, -1], [1, 2]])
+    for slots in (None, np.array([[0, 1], [0, 1]])):
+        dw, db = knn_dweight(x, g, indices, slots, num_slots=2)
+        assert dw.ravel().tolist() == [2, 3]
+        assert db.tolist() == [2]
+        assert knn_dweight(x, g, indices, slots, num_slots=2, zero_empty_rows=1)[1].tolist() == [1]
+
+
+def test_table_with_holes_of_the_cases():
+    x, g = np.array([1, 2, 3], np.float32).reshape(1, 3, 1), np.ones((1, 2, 1), np.float32)
+    assert knn_dweight(x, g, np.array([[0, 3], [2, -1]]))[0].ravel().tolist() == [4, 0]
+    x = np.array([1, 10, 100], np.float32).reshape(1, 3, 1)
+    dw, _ = knn_dweight(x, g[:, :1], np.array([[0, 1, 2]]), np.array([[0, 0, 1]]), num_slots=2)
+    assert dw.ravel().tolist() == [11, 100]
+
+
+@pytest.mark.parametrize("channels", [1, 20])
+def test_padding_reads_nothing(channels):
+    """NaN pixels that only a window cut by the rim could reach do not spoil the slots that miss them."""
+    x = np.ones((1, 3, 3, channels), np.float32)
+    x[0, 2, 2] = np.nan
+    g = np.zeros((1, 3, 3, 2), np.float32)
+    g[0, 0, 0] = 1  # reads pixels (0..1, 0..1) only
+    dw, _ = dense_dweight(x[:, :2, :2], g[:, :2, :2], (3, 3), padding=(1, 1))
+    want = np.zeros((3, 3))
+    want[1:, 1:] = 1
+    np.testing.assert_array_equal(dw, np.broadcast_to(want[:, :, None, None], dw.shape))
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+def test_ones(dtype):
+    """64 * 64 ones: a plain bf16 sum would stop at 256."""
+    x, g = np.ones((1, 64, 64, 4), DTYPES[dtype]), np.ones((1, 64, 64, 3), DTYPES[dtype])
+    dw, db = dense_dweight(x, g, (1, 1))
+    np.testing.assert_array_equal(dw.astype(np.float64), 4096)
+    np.testing.assert_array_equal(db.astype(np.float64), 4096)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("operation", ["dense", "knn"])
+@pytest.mark.parametrize("channels", [2, 21])
+def test_float32_x_is_rounded_as_it_is_read(dtype, operation, channels):
+    rng = np.random.default_rng(1)
+    x = random(rng, (2, 9, 7, channels), np.float32) * 300
+    x[0, 0, 0, 0] = 3e38  # infinity in float16, finite in bfloat16
+    g = random(rng, (2, 9, 7, 5), DTYPES[dtype])
+    with np.errstate(over="ignore"):
+        rounded = x.astype(DTYPES[dtype])
+    if operation == "dense":
+        results = [dense_dweight(a, g, (3, 3), padding=(1, 1), dtype=jnp.float32) for a in (x, rounded)]
+    else:
+        indices = random_table(rng, 63, 6, 63)
+        flat = g.reshape(2, 63, 5)
+        results = [knn_dweight(a.reshape(2, 63, channels), flat, indices, dtype=jnp.float32) for a in (x, rounded)]
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize("bias", [False, True])
+def test_results_of_other_types(dtype, bias):
+    rng = np.random.default_rng(2)
+    x, g = random(rng, (40, 5, 5, 6), jnp.bfloat16), random(rng, (40, 5, 5, 7), jnp.bfloat16)
+    dw, db = dense_dweight(x, g, (3, 3), padding=(1, 1), dtype=DTYPES[dtype], bias=bias)
+    want_dw, size_dw, want_db, size_db = dense_oracle(x, g, (3, 3), (1, 1), (1, 1), (1, 1))
+    assert dw.dtype == DTYPES[dtype]
+    assert_close(dw, want_dw, size_dw)
+    assert db.shape == ((7,) if bias else (0,))
+    if bias:
+        assert_close(db, want_db, size_db)
+
+
+@pytest.mark.parametrize("grouped", [(1, 1), (1, 0), (0, 1)])
+@pytest.mark.parametrize("slices", [1, 2, 16])
+def test_dense_groups(grouped, slices):
+    rng = np.random.default_rng(4)
+    groups = 5
+    x = random(rng, (groups if grouped[0] else 1, 3, 20, 10, 4), np.float32)
+    g = random(rng, (groups if grouped[1] else 1, 3, 20, 10, 6), np.float32)
+    dw, db = dense_dweight(x, g, (3, 1), padding=(1, 0), slices=slices, groups=1)
+    assert dw.shape == (groups, 3, 1, 4, 6)
+    for group in range(groups):
+        answers = dense_oracle(x[group * grouped[0]], g[group * grouped[1]], (3, 1), (1, 1), (1, 0), (1, 1))
+        assert_close(dw[group], *answers[:2])
+        assert_close(db[group], *answers[2:])
+
+
+@pytest.mark.parametrize("grouped", [(1, 1, 1), (1, 1, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1)])
+@pytest.mark.parametrize("has_slots", [False, True])
+def test_knn_groups(grouped, has_slots):
+    """Two group dimensions, either of them shared by any operand; batch dimensions behind them."""
+    rng = np.random.default_rng(5)
+    sizes = (2, 3)
+    shown = [sizes if flag else (1, 3) for flag in grouped]
+    x = random(rng, (*shown[0], 2, 2, 11, 4), np.float32)
+    g = random(rng, (*shown[1], 2, 2, 13, 6), np.float32)
+    indices = random_table(rng, 13 * shown[2][0] * 3, 5, 11).reshape(*shown[2], 13, 5)
+    slots = rng.integers(-1, 8, indices.shape).astype(np.int32) if has_slots else None
+    dw, db = knn_dweight(x, g, indices, slots, num_slots=7 if has_slots else None, groups=2, slices=3)
+    full_slots = np.broadcast_to(np.arange(5), indices.shape) if slots is None else slots
+    for i in range(2 if any(grouped) else 1):
+        for j in range(3):
+            at = [(i * flag, j) for flag in grouped]
+            answers = knn_oracle(
+                x[at[0]].reshape(4, 11, 4), g[at[1]].reshape(4, 13, 6), indices[at[2]], full_slots[at[2]], dw.shape[2]
+            )
+            assert_close(dw[i, j], *answers[:2])
+            assert_close(db[i, j], *answers[2:])
+
+
+def test_many_small_groups():
+    """Per-example weight gradients: more groups than slices of the workspace."""
+    rng = np.random.default_rng(6)
+    x, g = random(rng, (256, 4, 4, 3), np.float16), random(rng, (256, 4, 4, 5), np.float16)
+    dw, db = dense_dweight(x[:, None], g[:, None], (3, 3), padding=(1, 1), slices=16, groups=1)
+    for group in range(0, 256, 15):
+        answers = dense_oracle(x[group, None], g[group, None], (3, 3), (1, 1), (1, 1), (1, 1))
+        assert_close(dw[group], *answers[:2])
+        assert_close(db[group], *answers[2:])
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 8, 3), (2, 0, 8, 3), (2, 8, 8, 0)])
+def test_dense_empty(shape):
+    out = (shape[0], 6 if shape[1] else 0, 6, 4)
+    dw, db = dense_dweight(np.ones(shape, np.float32), np.ones(out, np.float32), (3, 3))
+    assert dw.shape == (3, 3, shape[3], 4)
+    assert (dw == 0).all() or shape[3] == 0
+    np.testing.assert_array_equal(db, np.prod(out[:3]))
+
+
+@pytest.mark.parametrize("has_slots", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "num_inputs", "rows", "taps", "columns"),
+    [(0, 5, 6, 3, 4), (2, 0, 6, 3, 4), (2, 5, 0, 3, 4), (2, 5, 6, 0, 4), (2, 5, 6, 3, 0)],
+)
+@pytest.mark.parametrize("zero_empty_rows", [0, 1])
+def test_knn_empty(has_slots, batch, num_inputs, rows, taps, columns, zero_empty_rows):
+    x, g = np.ones((batch, num_inputs, 3), np.float32), np.ones((batch, rows, columns), np.float32)
+    indices = np.zeros((rows, taps), np.int32)
+    slots = np.zeros_like(indices) if has_slots else None
+    dw, db = knn_dweight(x, g, indices, slots, num_slots=2 if has_slots else None, zero_empty_rows=zero_empty_rows)
+    has_taps = num_inputs > 0 and taps > 0
+    if not (has_taps and batch and rows):
+        np.testing.assert_array_equal(dw, 0)
+    np.testing.assert_array_equal(db, batch * rows if has_taps or not zero_empty_rows else 0)
+
+
+@pytest.mark.parametrize("operation", ["dense", "knn"])
+def test_bits_do_not_change(operation):
+    rng = np.random.default_rng(7)
+    x, g = random(rng, (8, 30, 20, 13), np.float32), random(rng, (8, 30, 20, 37), np.float32)
+    indices = random_table(rng, 600, 9, 600)
+
+    def run():
+        if operation == "dense":
+            return dense_dweight(x, g, (3, 3), padding=(1, 1), slices=8)
+        return knn_dweight(x.reshape(8, 600, 13), g.reshape(8, 600, 37), indices, slices=8)
+
+    first = run()
+    for _ in range(5):
+        for got, want in zip(run(), first, strict=True):
+            np.testing.assert_array_equal(got, want)

@@ -212,20 +212,12 @@ def test_knn_conv_is_right(dtype, empty_rows, at_call):
     cases.assert_answers(run(layer, x, cotangent, **call), exact, products, (dtype, F32, F32, F32))
 
 
-def test_knn_conv_initial_values_equal_linen():
-    # Slots without taps of their own do not make the kernel smaller; without a table K is V.
-    from jax_knnconv import linen
-
-    def first_key():
-        return rngs().params()
-
-    table = make_table()
-    kernel = nnx.KNNConv(3, 4, table, rngs=rngs()).kernel[...]
-    lecun = jax.nn.initializers.lecun_normal()(first_key(), (5, 3, 4))
+def test_knn_conv_initial_kernel():
+    # Variance 1 / (K·C_in), K the three taps of a row however many slots there are; without a table K is V.
+    lecun = jax.nn.initializers.lecun_normal()(rngs().params(), (5, 3, 4))
+    kernel = nnx.KNNConv(3, 4, make_table(), rngs=rngs()).kernel[...]
     np.testing.assert_allclose(kernel, lecun * np.sqrt(5 / 3), rtol=1e-6)
     np.testing.assert_array_equal(nnx.KNNConv(3, 4, num_slots=5, rngs=rngs()).kernel[...], lecun)
-    own = linen.KNNConv(4, table, kernel_init=lambda _, *shape: linen._layers.knn_kernel_init(3)(first_key(), *shape))
-    np.testing.assert_array_equal(own.init(jax.random.key(0), jnp.ones((6, 3)))["params"]["kernel"], kernel)
 
 
 def test_knn_conv_split_merge_and_jit():

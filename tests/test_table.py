@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, PartitionSpec
 
-from jax_knnconv.table import NeighborTable, _to_words
+from jax_knnconv._table_orders import to_words
+from jax_knnconv.table import NeighborTable
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 SOURCE_ORDER = ("source_offsets", "source_rows", "source_slots")
@@ -342,7 +343,7 @@ def test_sizes_that_int32_cannot_count():
         jax.eval_shape(lambda i: NeighborTable(i, num_inputs=4), jax.ShapeDtypeStruct((2**16, 2**15), jnp.int32))
     with pytest.raises(ValueError, match="number of rows M: got 2147483648"):
         NeighborTable(np.zeros((2**31, 0), np.int32), num_inputs=4)
-    words = _to_words(np.array([[5, 2**31 + 5], [2**32 + 7, 2**33 - 1]]))
+    words = to_words(np.array([[5, 2**31 + 5], [2**32 + 7, 2**33 - 1]]))
     np.testing.assert_array_equal(words, [[[5, 0], [5 - 2**31, 0]], [[7, 1], [-1, 1]]])
 
 

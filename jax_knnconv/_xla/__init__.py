@@ -1,1 +1,1 @@
-"""The operations in pure JAX: the fallback where no compiled kernel runs, and the reference that kernels are held to."""
+"""The operations in pure JAX: the fallback where no compiled kernel runs, and the reference for those."""

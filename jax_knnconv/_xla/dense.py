@@ -2,10 +2,10 @@
 
     y[b, i, j] = bias + sum over taps (fh, fw): x[b, i*stride + fh*dilation - padding, ...] @ weight[fh, fw]
 
-Operands, results and attributes are those of the handlers (docs/handlers.md), less the workspace. Forward, and dinput at
-stride 1, are XLA convolutions. Strided dinput and dweight are loops over taps, each a matrix product: a dilated
-convolution would multiply zeros stride**2 times as often as numbers, and XLA's weight gradients neither promise fp32
-sums nor, on a GPU, the same bits twice.
+Operands, results and attributes are those of the handlers (docs/handlers.md), less the workspace. Forward, and dinput
+at stride 1, are XLA convolutions. Strided dinput and dweight are loops over taps, each a matrix product: a dilated
+convolution would multiply zeros stride**2 times as often as numbers, and XLA's weight gradients neither promise sums in
+blocks nor, on a GPU, the same bits twice.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ def dinput(
     input_size: Pair,
     out_dtype: Any,
 ) -> jax.Array:
-    """dx[i*stride + fh*dilation - padding] += g[i] @ weight[fh]^T: g [groups..., batch..., H', W', O] -> [..., H, W, C]."""
+    """dx[b, i*stride + fh*dilation - padding, ...] = sum over taps and outputs (i, j): g[b, i, j] @ weight[fh, fw]^T.
+
+    g [groups..., batch..., H', W', O], weight [groups..., F_H, F_W, C, O] -> [groups..., batch..., H, W, C].
+    """
 
     def one(g: jax.Array, weight: jax.Array) -> jax.Array:
         images = round_to(flatten_batch(g, 3), weight.dtype)
@@ -87,8 +90,8 @@ def dweight(
 ) -> tuple[jax.Array, jax.Array]:
     """dw[fh, fw] = sum over b, i, j: x[b, i*stride + fh*dilation - padding, ...]^T g[b, i, j]; db = sum of g.
 
-    x [groups..., batch..., H, W, C], g [groups..., batch..., H', W', O] -> (dw [groups..., F_H, F_W, C, O],
-    db [groups..., O] or [0] where `with_bias` is false). x may be float32 where g is 16-bit; it is rounded to g's dtype.
+    x [groups..., batch..., H, W, C], g [groups..., batch..., H', W', O] -> (dw [groups..., F_H, F_W, C, O], db
+    [groups..., O] or [0] where `with_bias` is false). x may be float32 where g is 16-bit; it is rounded to g's dtype.
     """
 
     def one(x: jax.Array, g: jax.Array) -> tuple[jax.Array, ...]:
@@ -145,9 +148,7 @@ def _convolve(
     )
 
 
-def _dinput_unit_stride(
-    g: jax.Array, weight: jax.Array, padding: Pair, dilation: Pair, input_size: Pair
-) -> jax.Array:
+def _dinput_unit_stride(g: jax.Array, weight: jax.Array, padding: Pair, dilation: Pair, input_size: Pair) -> jax.Array:
     """The convolution of g with the reversed kernel.
 
     It is reversed by gathers: XLA takes a convolution by `rev` for cuDNN's own input gradient, which may use atomics.

@@ -29,7 +29,7 @@ def over_groups(
     rows = [o if b or o is None else o[0] for o, b in zip(operands, batched, strict=True)]
     if not any(batched):
         return jax.tree.map(lambda result: result[None], inner(*rows))
-    stacked = [row for row, b in zip(rows, batched, strict=True) if b]
+    stacked = [row for row, b in zip(rows, batched, strict=True) if b and row is not None]
     if loop_if_symbolic and not all(isinstance(row.shape[0], int) for row in stacked):
 
         def inner_of_stacked(group: list[jax.Array]) -> Any:

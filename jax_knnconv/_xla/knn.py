@@ -2,16 +2,14 @@
 
     y[b, m] = bias + sum over taps (source, slot) of m: x[b, source] @ weight[slot]
 
-Operands, results and attributes are those of the handlers (docs/handlers.md), less the workspace. Where the slot of a tap
-is its column, forward and dweight loop over columns, which hold one tap a row. Otherwise, and in dinput, taps come
-sorted by slot, in chunks (`taps`). Gathered rows of one column or chunk are all that is held at a time.
-
-A table that a jitted function closes over is a constant to XLA, which would sort it while compiling, a hundred times
-slower than the compiled program does: barriers keep it from that.
+Operands, results and attributes are those of the handlers (docs/handlers.md), less the workspace. Where the slot of a
+tap is its column, forward loops over columns, which hold one tap a row, for a block of rows at a time. Otherwise taps
+come sorted by slot, in chunks (`taps`, `plan`). The gathered rows of one block or chunk are all that is held at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,8 +17,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_knnconv._xla.groups import over_groups, present
+from jax_knnconv._xla.plan import column_plan, is_tap, row_plan, slot_plan, source_plan
 from jax_knnconv._xla.sums import flatten_batch, matmul, outer_sum, round_to, row_blocks, row_sum
-from jax_knnconv._xla.taps import Chunks, accumulate, chunk_length, make_chunks
+from jax_knnconv._xla.taps import Chunks, accumulate
+
+# Rows that forward holds sums of at a time, and their gathered neighbours.
+BLOCK_OUTPUTS = 16384
 
 
 def forward(
@@ -41,11 +43,7 @@ def forward(
     """
     rank, slots = weight.ndim - 3, present(slots)
     num_inputs, num_slots = x.shape[-2], weight.shape[-3]
-    by_chunks = slots is not None and 0 not in (num_inputs, num_slots, *indices.shape[rank:])
-    chunks: tuple[jax.Array, ...] = ()
-    count = None
-    if by_chunks:
-        chunks, count = _chunks_of_rows(indices, slots, rank, num_inputs, num_slots)
+    plan = None if slots is None else row_plan(indices, slots, rank, num_inputs, num_slots)
 
     def one(
         x: jax.Array,
@@ -55,18 +53,22 @@ def forward(
         slots: jax.Array | None,
         *chunks: jax.Array,
     ) -> jax.Array:
-        rows = round_to(flatten_batch(x, 2), weight.dtype)
-        if by_chunks:
-            y = accumulate(rows, weight, Chunks(*chunks), count, indices.shape[0])
-        else:
-            y = _forward_by_columns(rows, weight, indices)
-        if bias is not None:
-            y = y + bias
-        if zero_empty_rows:
-            y = jnp.where(_is_tap(indices, slots, num_inputs, num_slots).any(axis=1)[:, None], y, 0.0)
-        return y.reshape(*x.shape[:-2], *y.shape[1:]).astype(out_dtype)
+        def finish(sums: jax.Array, indices: jax.Array) -> jax.Array:
+            y = sums if bias is None else sums + bias
+            if zero_empty_rows:
+                y = jnp.where(is_tap(indices, slots, num_inputs, num_slots).any(axis=1)[:, None], y, 0.0)
+            return y.astype(out_dtype)
 
-    return over_groups(one, rank, x, weight, present(bias), indices, slots, *chunks)
+        rows = round_to(flatten_batch(x, 2), weight.dtype)
+        if plan is not None:
+            y = finish(accumulate(rows, weight, Chunks(*chunks), plan.num_chunks, indices.shape[0]), indices)
+        elif slots is None and 0 not in (num_inputs, num_slots, *indices.shape):
+            y = _forward_by_columns(rows, weight, indices, finish)
+        else:
+            y = finish(jnp.zeros((rows.shape[0], indices.shape[0], weight.shape[-1]), jnp.float32), indices)
+        return y.reshape(*x.shape[:-2], *y.shape[1:])
+
+    return over_groups(one, rank, x, weight, present(bias), indices, slots, *(plan.chunks if plan else ()))
 
 
 def dinput(
@@ -85,33 +87,17 @@ def dinput(
     source_slots [groups..., T] -> [groups..., batch..., N, C].
     """
     rank = weight.ndim - 3
-    num_slots, channels, _ = weight.shape[rank:]
-    num_taps = source_rows.shape[-1]
-    chunks: tuple[jax.Array, ...] = ()
-    count = None
-    some = 0 not in (num_inputs, num_slots, num_taps, g.shape[-2])
-    if some:
-        length = chunk_length(num_taps, num_slots, max(num_inputs, g.shape[-2]))
-
-        def plan(offsets: jax.Array, rows: jax.Array, slots: jax.Array) -> Chunks:
-            offsets, rows, slots = lax.optimization_barrier((offsets[:, 0], rows, slots))
-            taps = jnp.arange(num_taps, dtype=jnp.int32)
-            sources = _sources_of(offsets, num_taps)
-            # Equal slots keep the order by (source, row) in a stable sort.
-            starts, order = _sort_by_slot(jnp.where(taps < offsets[-1], slots, num_slots), num_slots)
-            return make_chunks(starts, sources[order], rows[order], length)
-
-        chunks, count = _shared_count(over_groups(plan, rank, source_offsets, source_rows, source_slots))
+    plan = source_plan(source_offsets, source_rows, source_slots, rank, g.shape[-2], weight.shape[-3])
 
     def one(g: jax.Array, weight: jax.Array, *chunks: jax.Array) -> jax.Array:
         rows = round_to(flatten_batch(g, 2), weight.dtype)
-        if some:
-            dx = accumulate(rows, weight.swapaxes(1, 2), Chunks(*chunks), count, num_inputs)
+        if plan is None:
+            dx = jnp.zeros((rows.shape[0], num_inputs, weight.shape[1]), jnp.float32)
         else:
-            dx = jnp.zeros((rows.shape[0], num_inputs, channels), jnp.float32)
+            dx = accumulate(rows, weight.swapaxes(1, 2), Chunks(*chunks), plan.num_chunks, num_inputs)
         return dx.reshape(*g.shape[:-2], *dx.shape[1:]).astype(out_dtype)
 
-    return over_groups(one, rank, g, weight, *chunks)
+    return over_groups(one, rank, g, weight, *(plan.chunks if plan else ()))
 
 
 def dweight(
@@ -138,71 +124,60 @@ def dweight(
     """
     slots = present(slots)
     num_inputs, num_outputs = x.shape[-2], g.shape[-2]
-    by_chunks = slots is not None and 0 not in (num_inputs, num_slots, *indices.shape[group_rank:])
-    chunks: tuple[jax.Array, ...] = ()
-    count = None
-    if by_chunks:
-        length = chunk_length(slot_rows.shape[-1], num_slots, max(num_inputs, num_outputs))
-
-        def plan(offsets: jax.Array, rows: jax.Array, sources: jax.Array) -> Chunks:
-            return make_chunks(*lax.optimization_barrier((offsets[:, 0], rows, sources)), length)
-
-        chunks, count = _shared_count(over_groups(plan, group_rank, slot_offsets, slot_rows, slot_sources))
+    if slots is None or slot_offsets is None or slot_rows is None or slot_sources is None:
+        plan = column_plan(indices, group_rank, num_inputs, num_slots)
+    else:
+        plan = slot_plan(slot_offsets, slot_rows, slot_sources, group_rank, num_inputs, num_outputs)
 
     def one(
         x: jax.Array, g: jax.Array, indices: jax.Array, slots: jax.Array | None, *chunks: jax.Array
     ) -> tuple[jax.Array, ...]:
         x_rows, g_rows = round_to(flatten_batch(x, 2), g.dtype), flatten_batch(g, 2)
-        if by_chunks:
-            dw = _dweight_by_chunks(x_rows, g_rows, Chunks(*chunks), count, num_slots)
+        if plan is None:
+            dw = jnp.zeros((num_slots, x.shape[-1], g.shape[-1]), jnp.float32)
         else:
-            dw = _dweight_by_columns(x_rows, g_rows, indices, num_slots)
+            dw = _dweight_by_chunks(x_rows, g_rows, Chunks(*chunks), plan.num_chunks, num_slots)
         if not with_bias:
             return (dw.astype(out_dtype),)
         if zero_empty_rows:
-            taps = _is_tap(indices, slots, num_inputs, num_slots)
-            g_rows = jnp.where(taps.any(axis=1)[:, None], g_rows, 0)
+            g_rows = jnp.where(is_tap(indices, slots, num_inputs, num_slots).any(axis=1)[:, None], g_rows, 0)
         return dw.astype(out_dtype), row_sum(row_blocks(g_rows)).astype(bias_dtype)
 
-    dw, *db = over_groups(one, group_rank, x, g, indices, slots, *chunks)
+    dw, *db = over_groups(one, group_rank, x, g, indices, slots, *(plan.chunks if plan else ()))
     return dw, db[0] if with_bias else jnp.zeros((0,), bias_dtype)
 
 
-def _is_tap(indices: jax.Array, slots: jax.Array | None, num_inputs: int, num_slots: int) -> jax.Array:
-    """Which entries of [M, K] are no holes."""
-    if slots is None:
-        slots = jnp.arange(indices.shape[1], dtype=jnp.int32)
-    return (indices >= 0) & (indices < num_inputs) & (slots >= 0) & (slots < num_slots)
+def _forward_by_columns(
+    x: jax.Array, weight: jax.Array, indices: jax.Array, finish: Callable[[jax.Array, jax.Array], jax.Array]
+) -> jax.Array:
+    """x [B, N, C], weight [V, C, O], indices [M, K] -> finish(sums [B, rows, O] in fp32, indices of the rows)."""
+    num_outputs, columns = indices.shape[0], min(indices.shape[1], weight.shape[0])
+    blocks = -(-num_outputs // BLOCK_OUTPUTS)
+    length = -(-num_outputs // blocks)
 
+    def block(rows: jax.Array) -> jax.Array:
+        by_column = rows.T
 
-def _gather_column(rows: jax.Array, indices: jax.Array) -> jax.Array:
-    """rows [B, N, C] at indices [M] -> [B, M, C]. Holes are selected to be 0, so that a NaN at any row stays there."""
-    inside = (indices >= 0) & (indices < rows.shape[1])
-    return jnp.where(inside[:, None], jnp.take(rows, indices, axis=1, mode="clip"), 0)
+        def add_column(k: jax.Array, y: jax.Array) -> jax.Array:
+            sources = by_column[k]
+            inside = (sources >= 0) & (sources < x.shape[1])
+            # Holes are selected to be 0, so that a NaN in the row that stands for them stays there.
+            values = jnp.where(inside[:, None], jnp.take(x, sources, axis=1, mode="clip"), 0)
+            return y + matmul(values, weight[k])
 
+        start = jnp.zeros((x.shape[0], length, weight.shape[-1]), jnp.float32)
+        return finish(lax.fori_loop(0, columns, add_column, start), rows)
 
-def _forward_by_columns(x: jax.Array, weight: jax.Array, indices: jax.Array) -> jax.Array:
-    """x [B, N, C], weight [V, C, O], indices [M, K] -> [B, M, O] in fp32."""
-    zero = jnp.zeros((x.shape[0], indices.shape[0], weight.shape[-1]), jnp.float32)
-    columns = min(indices.shape[1], weight.shape[0])
-    if 0 in (x.shape[1], columns, indices.shape[0]):
-        return zero
-    by_column = indices.T
+    if blocks == 1:
+        return block(indices)
 
-    def add_column(k: jax.Array, y: jax.Array) -> jax.Array:
-        return y + matmul(_gather_column(x, by_column[k]), weight[k])
+    def write_block(i: jax.Array, y: jax.Array) -> jax.Array:
+        # The last block ends with the last row; the rows that it shares with the one before come out the same.
+        first = jnp.minimum(i * length, num_outputs - length)
+        return lax.dynamic_update_slice_in_dim(y, block(lax.dynamic_slice_in_dim(indices, first, length)), first, 1)
 
-    return lax.fori_loop(0, columns, add_column, zero)
-
-
-def _dweight_by_columns(x: jax.Array, g: jax.Array, indices: jax.Array, num_slots: int) -> jax.Array:
-    """x [B, N, C], g [B, M, O], indices [M, K] -> [V, C, O] in fp32."""
-    columns = min(indices.shape[1], num_slots)
-    if 0 in (x.shape[0], x.shape[1], columns, indices.shape[0]):
-        return jnp.zeros((num_slots, x.shape[-1], g.shape[-1]), jnp.float32)
-    g_blocks = row_blocks(g)
-    dw = lax.map(lambda column: outer_sum(row_blocks(_gather_column(x, column)), g_blocks), indices.T[:columns])
-    return jnp.pad(dw, ((0, num_slots - columns), (0, 0), (0, 0)))
+    result = jax.eval_shape(block, indices[:length])
+    return lax.fori_loop(0, blocks, write_block, jnp.zeros((x.shape[0], num_outputs, result.shape[-1]), result.dtype))
 
 
 def _dweight_by_chunks(x: jax.Array, g: jax.Array, chunks: Chunks, count: jax.Array, num_slots: int) -> jax.Array:
@@ -218,43 +193,3 @@ def _dweight_by_chunks(x: jax.Array, g: jax.Array, chunks: Chunks, count: jax.Ar
 
     start = jnp.zeros((num_slots, x.shape[-1], g.shape[-1]), jnp.float32)
     return lax.fori_loop(0, count, add_chunk, start)
-
-
-def _chunks_of_rows(
-    indices: jax.Array, slots: jax.Array, rank: int, num_inputs: int, num_slots: int
-) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """The chunks of forward: taps sorted by (slot, row) from indices and slots [groups..., M, K]."""
-    num_outputs, columns = indices.shape[rank:]
-    length = chunk_length(num_outputs * columns, num_slots, max(num_inputs, num_outputs))
-
-    def plan(indices: jax.Array, slots: jax.Array) -> Chunks:
-        indices, slots = lax.optimization_barrier((indices, slots))
-        taps = _is_tap(indices, slots, num_inputs, num_slots)
-        starts, order = _sort_by_slot(jnp.where(taps, slots, num_slots).reshape(-1), num_slots)
-        return make_chunks(starts, order // columns, indices.reshape(-1)[order], length)
-
-    return _shared_count(over_groups(plan, rank, indices, slots))
-
-
-def _sources_of(offsets: jax.Array, num_taps: int) -> jax.Array:
-    """The source of each of the taps in source order, from where each source's taps start: how many ended before it."""
-    ends = jnp.zeros(num_taps, jnp.int32).at[offsets[1:-1]].add(1, mode="drop")
-    return jnp.cumsum(lax.optimization_barrier(ends), dtype=jnp.int32)
-
-
-def _sort_by_slot(slots: jax.Array, num_slots: int) -> tuple[jax.Array, jax.Array]:
-    """slots [T] in [0, V], V a hole -> (where each slot starts [V + 1], the stable order [T])."""
-    taps = jnp.arange(slots.shape[0], dtype=jnp.int32)
-    slots, order = lax.sort((slots, taps), num_keys=1, is_stable=True)
-    starts = jnp.searchsorted(slots, jnp.arange(num_slots + 1, dtype=jnp.int32), side="left")
-    return starts.astype(jnp.int32), order
-
-
-def _shared_count(chunks: Chunks) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """The chunks of all groups and the number of the longest, which all loop to: a batched bound would slow each step.
-
-    The doublings are shared likewise. Chunks past a group's own number hold no tap.
-    """
-    groups = tuple(range(chunks.scan_steps.ndim - 1))
-    steps = jnp.max(chunks.scan_steps, axis=groups, keepdims=True)
-    return tuple(chunks._replace(scan_steps=steps)), jnp.max(chunks.count)

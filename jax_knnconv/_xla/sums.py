@@ -15,6 +15,13 @@ from jax import lax
 
 # Rows of one block: long enough for a matrix product to run at full speed, short enough to be summed in fp32.
 BLOCK_ROWS = 16384
+# Lengths of blocks are multiples of it, so that their sums of ones add up exactly to 2**24 * 64.
+BLOCK_UNIT = 64
+
+
+def round_up(number: int, unit: int) -> int:
+    """The smallest multiple of `unit` that is no less than `number`."""
+    return -(-number // unit) * unit
 
 
 def precision_for(dtype: Any) -> lax.Precision:
@@ -38,6 +45,7 @@ def matmul(rows: jax.Array, matrix: jax.Array) -> jax.Array:
 
 def round_to(x: jax.Array, dtype: Any) -> jax.Array:
     """x in `dtype`, really rounded: without the barrier XLA may drop a conversion that it sees widened again."""
+    x = jnp.asarray(x)
     return x if x.dtype == dtype else lax.optimization_barrier(x.astype(dtype))
 
 
@@ -60,13 +68,13 @@ def row_blocks(rows: jax.Array) -> jax.Array:
 
 
 def _block_length(count: Any) -> int:
-    """BLOCK_ROWS, or what divides the number of rows into equal blocks, so that no padded copy is made."""
+    """BLOCK_ROWS, or less where that divides the number of rows, so that no padded copy is made."""
     if not isinstance(count, int):  # a symbolic number of rows
         return BLOCK_ROWS
     if count <= BLOCK_ROWS:
         return max(count, 1)
-    divisors = (length for length in range(BLOCK_ROWS, BLOCK_ROWS // 4, -1) if count % length == 0)
-    return next(divisors, -(-count // -(-count // BLOCK_ROWS)))
+    divisors = (length for length in range(BLOCK_ROWS, BLOCK_ROWS // 4, -BLOCK_UNIT) if count % length == 0)
+    return next(divisors, round_up(-(-count // -(-count // BLOCK_ROWS)), BLOCK_UNIT))
 
 
 def outer_sum(x_blocks: jax.Array, g_blocks: jax.Array) -> jax.Array:

@@ -1,8 +1,8 @@
 """Taps in chunks: how taps sorted by (slot, target row) become matrix products without a scatter that could collide.
 
 A chunk holds up to a fixed number of taps of one slot, so that it is one product with that slot's matrix. Taps of one
-cell (target row, slot) lie side by side; they are summed in fp32 by a segmented scan, after which each target row occurs
-once in a chunk. The rows of a chunk then add to the result one by one, chunk after chunk: in a fixed order.
+cell (target row, slot) lie side by side; they are summed in fp32 by a segmented scan, after which each target row
+occurs once in a chunk. Chunk after chunk then adds its rows to the result: in a fixed order, and without collisions.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_knnconv._xla.sums import matmul
+from jax_knnconv._xla.sums import BLOCK_UNIT, matmul, round_up
 
-MAX_CHUNK = 65536
+MAX_CHUNK = 16384
 # A chunk may always be this long, however few rows the operands have: a hub must not take a step for each tap.
 MIN_ROOM = 1024
 
@@ -27,7 +27,7 @@ class Chunks(NamedTuple):
     sources: jax.Array  # [chunks, length], rows of the operand, all within its bounds
     slots: jax.Array  # [chunks]
     scan_steps: jax.Array  # [chunks], doublings until the longest run of equal targets is summed
-    count: jax.Array  # [], how many chunks hold taps
+    used: jax.Array  # [], how many chunks hold taps
 
 
 def chunk_length(num_taps: int, num_slots: int, num_rows: int) -> int:
@@ -38,7 +38,9 @@ def chunk_length(num_taps: int, num_slots: int, num_rows: int) -> int:
     share = -(-num_taps // max(num_slots, 1))
     longest = min(MAX_CHUNK, max(num_rows, MIN_ROOM))
     pieces = max(1, -(-share // longest))
-    length = max(8, -(-share // pieces))
+    length = -(-share // pieces)
+    if pieces > 1:
+        length = round_up(length, BLOCK_UNIT)
     if num_taps > 2**31 - 1 - length:
         raise ValueError(
             f"table: got {num_taps} taps (rows x columns), expected fewer than 2**31 for implementation='xla', "
@@ -69,6 +71,20 @@ def make_chunks(slot_starts: jax.Array, targets: jax.Array, sources: jax.Array, 
     at = jnp.where(valid, starts[:, None] + lane, 0)
     targets = jnp.where(valid, targets[at], -1 - lane)
     return Chunks(targets, jnp.where(valid, sources[at], 0), slots, _scan_steps(targets), firsts[-1])
+
+
+def column_chunks(indices: jax.Array, num_inputs: int, num_slots: int, length: int) -> Chunks:
+    """Cut the columns of a table without slots, indices [M, K], into chunks; holes stay as entries that are no tap."""
+    num_targets, columns = indices.shape[0], min(indices.shape[1], num_slots)
+    pieces = -(-num_targets // length)
+    filled = jnp.pad(indices[:, :columns], ((0, pieces * length - num_targets), (0, 0)), constant_values=-1)
+    sources = filled.T.reshape(columns * pieces, length)
+    rows = jnp.tile(jnp.arange(pieces * length, dtype=jnp.int32).reshape(pieces, length), (columns, 1))
+    taps = (sources >= 0) & (sources < num_inputs)
+    targets = jnp.where(taps, rows, -1 - jnp.arange(length, dtype=jnp.int32))
+    slots = jnp.repeat(jnp.arange(columns, dtype=jnp.int32), pieces)
+    used = jnp.asarray(columns * pieces, jnp.int32)
+    return Chunks(targets, jnp.where(taps, sources, 0), slots, jnp.zeros_like(slots), used)
 
 
 def accumulate(values: jax.Array, weight: jax.Array, chunks: Chunks, count: jax.Array, num_targets: int) -> jax.Array:

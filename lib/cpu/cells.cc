@@ -5,7 +5,7 @@
 namespace knnconv::cpu {
 
 void CellList::Sort() {
-  std::fill(starts_.begin(), starts_.end(), 0);
+  starts_.assign(slots_ + 1, 0);
   for (const Cell& cell : cells_) ++starts_[cell.slot + 1];
   for (size_t s = 1; s < starts_.size(); ++s) starts_[s] += starts_[s - 1];
   sorted_.resize(cells_.size());
@@ -20,8 +20,12 @@ class CellList::Batcher {
 
   // The tile's row `at` reads the cell's source rows in batch entry b.
   void Set(int64_t at, const Cell& cell, int64_t b) {
+    const char* batch = block_.Batch(b);
+    for (int64_t t = 0; t < std::min<int64_t>(cell.count, 4); ++t) {
+      PrefetchRow(batch + cell.sources[t] * block_.row_bytes, block_.row_bytes);
+    }
     if (cell.count == 1) {
-      pointers_[at] = block_.Batch(b) + cell.sources[0] * block_.row_bytes;
+      pointers_[at] = batch + cell.sources[0] * block_.row_bytes;
     } else {
       pointers_[at] = nullptr;
       sums_[sum_count_++] = {&cell, static_cast<int32_t>(at), static_cast<int32_t>(b)};
@@ -30,7 +34,7 @@ class CellList::Batcher {
 
   // Gathers the rows set so far.
   void Add(int64_t slot) {
-    tile_.Add(slot, pointers_, [&](int64_t begin, int64_t n, float* a) {
+    tile_.Add(slot, 1, pointers_, [&](int64_t begin, int64_t n, float* a) {
       for (int i = 0; i < sum_count_; ++i) {
         const Sum& sum = sums_[i];
         float* dst = a + sum.at * kTileDepthStride;
@@ -38,7 +42,8 @@ class CellList::Batcher {
           const float* total = sum.cell->hub + (block_.batches.begin + sum.b) * depth_ + begin;
           std::copy(total, total + n, dst);
         } else {
-          SumTaps(isa_, read_, block_.Batch(sum.b) + begin * width_, depth_, sum.cell->sources, sum.cell->count, n, dst);
+          const char* base = block_.Batch(sum.b) + begin * width_;
+          SumTaps(isa_, read_, base, depth_, sum.cell->sources, sum.cell->count, n, dst);
         }
       }
     });

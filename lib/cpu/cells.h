@@ -9,6 +9,7 @@
 
 #include "cpu/hub_sums.h"
 #include "cpu/knn_blocks.h"
+#include "cpu/tile_block.h"
 
 namespace knnconv::cpu {
 
@@ -22,11 +23,15 @@ struct Cell {
 
 class CellList {
  public:
-  explicit CellList(int64_t slots) : starts_(slots + 1) {}
-
-  void Clear() { cells_.clear(); }
+  // Empties the list; cells that follow have slots in [0, slots).
+  void Reset(int64_t slots) {
+    cells_.clear();
+    slots_ = slots;
+  }
   int64_t size() const { return static_cast<int64_t>(cells_.size()); }
   void Add(const Cell& cell) { cells_.push_back(cell); }
+  // In the order in which they were added.
+  const std::vector<Cell>& cells() const { return cells_; }
 
   // Sorts by slot; cells of a slot keep the order in which they were added.
   void Sort();
@@ -39,6 +44,7 @@ class CellList {
  private:
   class Batcher;
 
+  int64_t slots_ = 0;
   std::vector<Cell> cells_, sorted_;
   std::vector<int64_t> starts_;
 };

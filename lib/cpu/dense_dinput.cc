@@ -24,7 +24,7 @@ ffi::Error RunDenseDinput(ffi::ThreadPool pool, ffi::AnyBuffer g, ffi::AnyBuffer
   Source read;
   KNNCONV_RETURN_IF_ERROR(ReadAs(g.element_type(), weight.element_type(), &read));
 
-  const Panels panels(w[rank] * w[rank + 1], w[rank + 3], w[rank + 2]);
+  const Panels panels = Panels::MakePairs(ActiveIsa(), &read, w[rank] * w[rank + 1], w[rank + 3], w[rank + 2]);
   const int64_t matrices = Product(w, 0, rank);
   KNNCONV_CHECK(static_cast<int64_t>(packed->element_count()) >= matrices * panels.size());
   float* packed_data = static_cast<float*>(packed->untyped_data());

@@ -6,9 +6,6 @@
 namespace knnconv::cpu {
 namespace {
 
-// Slots of this many channels or fewer share a tile of x.
-constexpr int64_t kStackedChannels = 8;
-
 // The taps of a dense window, by arithmetic. Rows are output pixels [b, i, j].
 struct DenseTaps {
   int64_t height, width, channels;
@@ -65,7 +62,9 @@ struct DenseTaps {
         runs[row - begin] = {source + w * channels, int32_t(low * channels), int32_t(high * channels)};
       }
     };
-    const auto missing = [&](int64_t row, int64_t stop) { std::fill(runs + (row - begin), runs + (stop - begin), RowRun{}); };
+    const auto missing = [&](int64_t row, int64_t stop) {
+      std::fill(runs + (row - begin), runs + (stop - begin), RowRun{});
+    };
     Lines(slot / kernel_width, begin, end, line, missing);
   }
 
@@ -94,7 +93,8 @@ ffi::Error RunDenseDweight(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
   std::copy_n(padding.begin(), 2, taps.padding);
   std::copy_n(dilation.begin(), 2, taps.dilation);
   const int64_t rows = call.batch * taps.out_height * taps.out_width;
-  const auto plan = DweightPlan::Make(groups.count(), rows, call.slots, call.channels, call.columns, 1, call.max_slices);
+  const auto plan =
+      DweightPlan::Make(groups.count(), rows, call.slots, call.channels, call.columns, 1, call.max_slices);
   RunDweight(pool, plan, call, [&](int64_t) { return taps; });
   return ffi::Error::Success();
 }

@@ -30,7 +30,7 @@ ffi::Error RunDenseForward(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
   Source read;
   KNNCONV_RETURN_IF_ERROR(ReadAs(x.element_type(), weight.element_type(), &read));
 
-  const Panels panels(w[rank] * w[rank + 1], w[rank + 2], w[rank + 3]);
+  const Panels panels = Panels::MakePairs(ActiveIsa(), &read, w[rank] * w[rank + 1], w[rank + 2], w[rank + 3]);
   const int64_t matrices = Product(w, 0, rank);
   KNNCONV_CHECK(static_cast<int64_t>(packed->element_count()) >= matrices * panels.size());
   float* packed_data = static_cast<float*>(packed->untyped_data());

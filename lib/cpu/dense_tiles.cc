@@ -1,7 +1,9 @@
 #include "cpu/dense_tiles.h"
 
 #include <algorithm>
+#include <vector>
 
+#include "cpu/dot_block.h"
 #include "cpu/parallel.h"
 #include "cpu/task_plan.h"
 #include "cpu/tile_block.h"
@@ -9,30 +11,61 @@
 namespace knnconv::cpu {
 namespace {
 
-// Sizes [batch, H, W, channels] of an operand behind its group dimensions.
+// Sizes [batch, H, W, channels] of an operand behind its group dimensions; channels as they are read.
 struct Image {
   int64_t batch, height, width, channels;
-  Image(Dims dims, int groups)
+  Image(Dims dims, int groups, int64_t elements)
       : batch(Product(dims, groups, dims.size() - 3)), height(dims[dims.size() - 3]), width(dims[dims.size() - 2]),
-        channels(dims[dims.size() - 1]) {}
+        channels(elements) {}
   int64_t elements() const { return batch * height * width * channels; }
 };
+
+// Consecutive taps whose source pixels lie side by side: one stretch of memory where none of them is a hole.
+struct TapRun {
+  int64_t slot, dh, dw, length;
+};
+
+std::vector<TapRun> JoinTaps(const std::vector<WindowTap>& taps, int64_t max_length) {
+  std::vector<TapRun> runs;
+  for (const WindowTap& tap : taps) {
+    if (!runs.empty()) {
+      TapRun& last = runs.back();
+      const bool beside = last.slot + last.length == tap.slot && last.dh == tap.dh && last.dw + last.length == tap.dw;
+      if (beside && last.length < max_length) {
+        ++last.length;
+        continue;
+      }
+    }
+    runs.push_back({tap.slot, tap.dh, tap.dw, 1});
+  }
+  return runs;
+}
 
 // The rows of one block: for each, where its window starts in the source and where it goes in the output.
 struct BlockRows {
   int64_t h[kBlockRows], w[kBlockRows];  // source pixel of a tap with offset 0
   int64_t pixel[kBlockRows];             // its index in the source
   int64_t out[kBlockRows];               // index of the output pixel
+  bool interior[kBlockRows];             // no tap is a hole
+  int64_t count;
 
   void Fill(const WindowPlan& plan, const WindowClass& residue, const Image& source, const Image& output, Range rows) {
+    int64_t low_h = 0, high_h = 0, low_w = 0, high_w = 0;
+    for (const WindowTap& tap : residue.taps) {
+      low_h = std::min(low_h, tap.dh), high_h = std::max(high_h, tap.dh);
+      low_w = std::min(low_w, tap.dw), high_w = std::max(high_w, tap.dw);
+    }
     int64_t q = rows.begin % residue.size[1], p = rows.begin / residue.size[1] % residue.size[0];
     int64_t b = rows.begin / residue.size[1] / residue.size[0];
-    for (int64_t r = 0; r < rows.size(); ++r) {
+    count = rows.size();
+    for (int64_t r = 0; r < count; ++r) {
       h[r] = p * plan.step[0];
       w[r] = q * plan.step[1];
       pixel[r] = (b * source.height + h[r]) * source.width + w[r];
       out[r] = (b * output.height + residue.residue[0] + p * plan.spacing[0]) * output.width + residue.residue[1] +
                q * plan.spacing[1];
+      interior[r] = h[r] + low_h >= 0 && h[r] + high_h < source.height && w[r] + low_w >= 0 &&
+                    w[r] + high_w < source.width;
       if (++q == residue.size[1]) {
         q = 0;
         if (++p == residue.size[0]) p = 0, ++b;
@@ -41,24 +74,87 @@ struct BlockRows {
   }
 };
 
+// Whether pixel `at` + offset lies in [0, size).
+bool Inside(int64_t at, int64_t offset, int64_t size) {
+  return static_cast<uint64_t>(at + offset) < static_cast<uint64_t>(size);
+}
+
+// Adds all taps of a block. `x` is the source, `row_bytes` a pixel of it.
+void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& source, Source read, const Isa& isa,
+             const char* x, int64_t row_bytes, TileBlock& tile) {
+  const void* pointers[kBlockRows];
+  int32_t cut[kBlockRows];  // rows of whose run some taps are holes
+  for (const TapRun& run : runs) {
+    int64_t used = 0, cuts = 0;
+    const int64_t offset = run.dh * source.width + run.dw;
+    for (int64_t r = 0; r < at.count; ++r) {
+      if (at.interior[r]) {
+        pointers[r] = x + (at.pixel[r] + offset) * row_bytes;
+        ++used;
+        continue;
+      }
+      const bool row = Inside(at.h[r], run.dh, source.height), first = Inside(at.w[r], run.dw, source.width);
+      const bool whole = first && Inside(at.w[r], run.dw + run.length - 1, source.width);
+      pointers[r] = row && whole ? x + (at.pixel[r] + offset) * row_bytes : nullptr;
+      used += row && whole;
+      // Taps in the middle of a run may be inside where both its ends are not.
+      if (row && !whole && run.length > 1) cut[cuts++] = static_cast<int32_t>(r);
+    }
+    if (used + cuts == 0) continue;
+    tile.Add(run.slot, run.length, pointers, [&](int64_t begin, int64_t n, float* a) {
+      for (int64_t i = 0; i < cuts; ++i) {
+        const int64_t r = cut[i], w = at.w[r] + run.dw;
+        const int64_t first = std::max(begin, std::max<int64_t>(0, -w) * source.channels);
+        const int64_t last = std::min(begin + n, std::min(run.length, source.width - w) * source.channels);
+        if (first >= last) continue;
+        // The run's first pixel may lie before the image's row: the address is formed at an element that is inside.
+        const void* inside = x + (at.pixel[r] + offset) * row_bytes + first * ByteWidth(read);
+        isa.gather[static_cast<int>(read)](&inside, 1, 0, last - first, a + r * kTileDepthStride + first - begin);
+      }
+    });
+  }
+}
+
+void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& source, const char* x,
+             int64_t row_bytes, DotBlock& dots) {
+  const void* pointers[kBlockRows];
+  for (const TapRun& run : runs) {
+    bool used = false;
+    const int64_t offset = run.dh * source.width + run.dw;
+    for (int64_t r = 0; r < at.count; ++r) {
+      const bool inside = at.interior[r] || (Inside(at.h[r], run.dh, source.height) &&
+                                             Inside(at.w[r], run.dw, source.width));
+      pointers[r] = inside ? x + (at.pixel[r] + offset) * row_bytes : nullptr;
+      used |= inside;
+    }
+    if (used) dots.Add(run.slot, pointers);
+  }
+}
+
 }  // namespace
 
 void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
+  const Isa& isa = ActiveIsa();
   const int rank = pass.groups.rank();
-  const Image source(pass.source.dimensions(), rank), output(pass.out.dimensions(), rank);
-  const int64_t source_bytes = ByteWidth(pass.read) * source.channels;
+  const Image source(pass.source.dimensions(), rank, pass.panels.depth());
+  const Image output(pass.out.dimensions(), rank, pass.panels.columns());
+  const int64_t row_bytes = ByteWidth(pass.read) * source.channels;
   const Dtype out_dtype = ToDtype(pass.out.element_type());
   const int64_t out_bytes = ByteWidth(out_dtype) * output.channels;
   if (pass.out.element_count() == 0) return;
 
   const int64_t groups = pass.groups.count(), panels = pass.panels.count();
+  const bool dot = pass.panels.dot();
   const TaskPlan tasks = TaskPlan::Make(output.batch * output.height * output.width, groups, panels,
-                                        pool.num_threads(), kBlockRows);
+                                        pool.num_threads(), dot ? kDotBlockRows : kBlockRows);
   const int64_t splits = CeilDiv(panels, tasks.panels);
   // Blocks of all classes, one after the other: first_block[c] is the number of blocks before class c.
   std::vector<int64_t> first_block{0};
+  std::vector<std::vector<TapRun>> runs;
+  const int64_t joined = dot ? 1 : std::max<int64_t>(1, kTileDepth / std::max<int64_t>(1, source.channels));
   for (const WindowClass& residue : pass.plan.classes) {
     first_block.push_back(first_block.back() + CeilDiv(output.batch * residue.size[0] * residue.size[1], tasks.rows));
+    runs.push_back(JoinTaps(residue.taps, joined));
   }
   const int64_t blocks = first_block.back();
 
@@ -70,30 +166,29 @@ void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
                                    first_block[index + 1] - first_block[index]);
     const char* x = GroupData(pass.source, pass.groups, group, source.elements(), ByteWidth(pass.read));
     char* y = static_cast<char*>(pass.out.untyped_data()) + group * output.elements() * ByteWidth(out_dtype);
-    const float* packed =
-        pass.packed + pass.groups.IndexOf(group, pass.weight.dimensions()) * pass.panels.size();
+    const float* packed = pass.packed + pass.groups.IndexOf(group, pass.weight.dimensions()) * pass.panels.size();
     const float* bias =
         pass.bias ? pass.bias + pass.groups.IndexOf(group, pass.bias_dims) * output.channels : nullptr;
 
-    const Range part = Range::Part(panels, split, splits);
-    TileBlock tile(ActiveIsa(), pass.read, pass.panels, packed, part.begin, part.end, kBlockRows);
-    tile.Begin(rows.size());
-    tile.Select(rows.size());
     BlockRows at;
     at.Fill(pass.plan, residue, source, output, rows);
-    const void* pointers[kBlockRows];
-    for (const WindowTap& tap : residue.taps) {
-      bool any = false;
-      for (int64_t r = 0; r < rows.size(); ++r) {
-        const bool inside = static_cast<uint64_t>(at.h[r] + tap.dh) < static_cast<uint64_t>(source.height) &&
-                            static_cast<uint64_t>(at.w[r] + tap.dw) < static_cast<uint64_t>(source.width);
-        pointers[r] = inside ? x + (at.pixel[r] + tap.dh * source.width + tap.dw) * source_bytes : nullptr;
-        any |= inside;
-      }
-      if (any) tile.Add(tap.slot, pointers);
+    char* out[kBlockRows];
+    for (int64_t r = 0; r < at.count; ++r) out[r] = y + at.out[r] * out_bytes;
+    if (dot) {
+      DotBlock dots(isa, pass.read, pass.panels, packed);
+      dots.Begin(at.count);
+      AddTaps(runs[index], at, source, x, row_bytes, dots);
+      dots.Multiply();
+      dots.Store(0, at.count, bias, out_dtype, out);
+    } else {
+      const Range part = Range::Part(panels, split, splits);
+      TileBlock tile(isa, pass.read, pass.panels, packed, part.begin, part.end, kBlockRows);
+      tile.Begin(at.count);
+      tile.Select(at.count);
+      AddTaps(runs[index], at, source, pass.read, isa, x, row_bytes, tile);
+      tile.Multiply();
+      tile.Store(0, at.count, bias, out_dtype, out);
     }
-    tile.Multiply();
-    for (int64_t r = 0; r < rows.size(); ++r) tile.Store(r, bias, out_dtype, y + at.out[r] * out_bytes);
   });
 }
 

@@ -1,15 +1,16 @@
 // dw[v, c, o] = sum over taps (row, source) of slot v:  x[source, c] * g[row, o];   db[o] = sum over rows:  g[row, o]
 //
-// A matrix product [V*C, taps] @ [taps, O] whose operands are never formed. A task owns a band of dw's rows (whole slots,
-// or part of one slot's channels), a group of its columns and a slice of the rows of g. It walks its slice in blocks:
+// A matrix product [V*C, taps] @ [taps, O] whose operands are never formed. A task owns a band of dw's rows (whole
+// slots, or part of one slot's channels), a group of its columns and a slice of the rows of g. It walks its slice in
+// blocks:
 //
-//     g block, fp32 panels of outer_columns        for each slot of the band:
-//     [panel][block row][outer_columns]              taps -> x rows gathered into an fp32 tile [tap, channel]
-//                                                    sums[channels, columns] += tile^T @ panels   (outer_product)
+//     g block, fp32 panels                 for each slot of the band:
+//     [panel][block row][outer_columns]      taps -> x rows: fp32 where they lie, others in an fp32 tile [tap, channel]
+//                                            sums[channels, columns] += rows^T @ panels   (outer_product)
 //
-// A sum of millions of taps keeps its low bits: chains of kTapTile in registers, kStretchRows rows in the thread's tile of
-// sums, then the total. One slice's total is rounded into dw; several go to `partials` and are added in slice order by a
-// second pass. Bound by the multiply-add units from O = 32 or so on, below that by gathering x.
+// A sum of millions of taps keeps its low bits: chains of kTapTile in registers, kStretchRows rows in the thread's tile
+// of sums, then the total. One slice's total is rounded into dw; several go to `partials` and are added in slice order
+// by a second pass. Bound by the multiply-add units from O = 32 or so on, below that by gathering x.
 //
 // dense_dweight.cc and knn_dweight.cc say where the taps come from.
 #pragma once
@@ -28,22 +29,33 @@ namespace knnconv::cpu {
 
 // Taps of one slot that lie in a block of rows, as many as one tile of x holds.
 struct TapTile {
-  RowRun runs[kTapTile];       // elements of x from the band's first channel on
-  int32_t rows[kTapTile];   // rows of g, counted from the block's first
+  RowRun runs[kTapTile];   // elements of x from the band's first channel on
+  int32_t rows[kTapTile];  // rows of g, counted from the block's first
   int count = 0;
 };
 
-// A thread's tiles, kept between tasks. All have room for whole vectors past their end.
+// A thread's tiles, kept between tasks.
 struct DweightScratch {
-  static constexpr int kTileStride = kBandRows + 16;  // rows of the x tile do not share a cache set
-  static constexpr int kSums = (kBandRows + 1) * kColumnGroup;
+  static constexpr int64_t kTileColumns = 56;  // channels of x: four register tiles of AVX-512
+  static constexpr int64_t kTileStride = kTileColumns + 16;  // a gather may write zeros past its columns
+  static constexpr int64_t kSums = kBandArea + kColumnGroup;
   alignas(64) float tile[kTapTile * kTileStride];
   alignas(64) float panels[kPanelElements];
-  alignas(64) float sums[kSums];  // [band rows, kColumnGroup], then a row for db
+  alignas(64) float sums[kSums];    // [band rows, column_stride], then a row for db
   alignas(64) float totals[kSums];  // untouched, so not resident, where rows are few
   TapTile taps;
-  RowRun rows[kMaxBlockRows];
   int32_t counted_rows[kMaxBlockRows];
+  // Where tile rows start, and the rows of a panel in turn.
+  RowRun tile_rows[kTapTile], ones[kTapTile];
+  int32_t all_rows[kTapTile];
+
+  DweightScratch() {
+    for (int i = 0; i < kTapTile; ++i) {
+      tile_rows[i] = {i * kTileStride, 0, 0};
+      ones[i] = {};
+      all_rows[i] = i;
+    }
+  }
 
   static DweightScratch& OfThread() {
     thread_local std::unique_ptr<DweightScratch> scratch(new DweightScratch);
@@ -54,7 +66,8 @@ struct DweightScratch {
 // One task: a band and a column group of one slice of one group.
 //
 // Taps has
-//   int Stackable(slot, slots): how many slots from `slot` on one run of x covers, row by row (0: take slots one by one)
+//   int Stackable(slot, slots): how many slots from `slot` on, of `slots`, one run of x covers, row by row; 0: take
+//     slots one by one
 //   void Stack(slot, slots, begin, end, runs): those runs for rows [begin, end), clipped to what exists
 //   void Start(begin): rows will be asked for in ascending order from `begin` on
 //   void Visit(slot, begin, end, push): push(source row's first element, row - begin) for each tap of the slot there
@@ -63,16 +76,12 @@ template <typename Taps>
 class DweightTask {
  public:
   DweightTask(const DweightPlan& plan, const DweightOperands& operands, Taps taps, const DweightTile& at)
-      : plan_(plan), operands_(operands), taps_(taps), at_(at), bias_(at.first_band && operands.db != nullptr) {
-    const bool rounded = operands.x_dtype == Dtype::kF32 && operands.g_dtype != Dtype::kF32;
-    gather_x_ = rounded ? isa_.gather_runs_rounded[int(operands.g_dtype)] : isa_.gather_runs[int(operands.x_dtype)];
-    x_ = Offset(operands.x, operands.x_dtype, at.channel);
-  }
+      : plan_(plan), operands_(operands), taps_(taps), at_(at), bias_(at.first_band && operands.db != nullptr) {}
 
-  // The band's sums, [slots * channels, kColumnGroup], then db's; valid until the thread's next task.
+  // The band's sums, [slots * channels, column_stride], then db's; valid until the thread's next task.
   const float* Sum() {
     taps_.Start(at_.row_begin);
-    const int64_t sums_size = (at_.slots * at_.channels + (bias_ ? 1 : 0)) * kColumnGroup;
+    const int64_t sums_size = (at_.slots * at_.channels + (bias_ ? 1 : 0)) * plan_.column_stride;
     float* const totals = scratch_.totals;
     for (int64_t begin = at_.row_begin;;) {
       const int64_t end = std::min(begin + kStretchRows, at_.row_end);
@@ -107,16 +116,21 @@ class DweightTask {
     } while (begin < stretch_end);
   }
 
-  float* SumsOf(int64_t slot) { return scratch_.sums + (slot - at_.slot) * at_.channels * kColumnGroup; }
+  float* SumsOf(int64_t slot) { return scratch_.sums + (slot - at_.slot) * at_.channels * plan_.column_stride; }
 
+  // A few rows at a time, all their columns: memory is read along rows.
   void PackPanels(int64_t begin, int64_t end) {
-    for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
-      const int32_t width = int32_t(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
-      for (int64_t row = begin; row < end; ++row) {
-        scratch_.rows[row - begin] = {row * plan_.columns + at_.column + column, 0, width};
+    constexpr int64_t kRows = 8;
+    const auto gather_g = isa_.gather_runs[int(operands_.g_dtype)];
+    RowRun runs[kRows];
+    for (int64_t row = begin; row < end; row += kRows) {
+      const int64_t count = std::min(kRows, end - row);
+      for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
+        const int32_t width = int32_t(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
+        for (int64_t i = 0; i < count; ++i) runs[i] = {(row + i) * plan_.columns + at_.column + column, 0, width};
+        gather_g(operands_.g, runs, count, isa_.outer_columns, Panel(panel) + (row - begin) * isa_.outer_columns,
+                 isa_.outer_columns);
       }
-      isa_.gather_runs[int(operands_.g_dtype)](operands_.g, scratch_.rows, end - begin, isa_.outer_columns, Panel(panel),
-                                          isa_.outer_columns);
     }
   }
 
@@ -126,60 +140,81 @@ class DweightTask {
   void AddBias(int64_t begin, int64_t end) {
     static const float one = 1;
     const int count = taps_.CountedRows(begin, end, scratch_.counted_rows);
-    Multiply(&one, 0, scratch_.counted_rows, count, 1, SumsOf(at_.slot + at_.slots), accumulate_);
+    float* sums = SumsOf(at_.slot + at_.slots);
+    for (int first = 0; first == 0 || first < count; first += kTapTile) {
+      Multiply(&one, scratch_.ones, scratch_.counted_rows + first, std::min(kTapTile, count - first), 1, sums,
+               accumulate_ || first > 0);
+    }
   }
 
   void AddSlot(int64_t slot, int64_t begin, int64_t end) {
     TapTile& taps = scratch_.taps;
-    const int32_t width = int32_t(at_.channels);
+    const auto gather_x = isa_.gather_runs[int(operands_.x_source)];
     bool accumulate = accumulate_;
     const auto flush = [&] {
-      gather_x_(x_, taps.runs, taps.count, width, scratch_.tile, DweightScratch::kTileStride);
-      Multiply(scratch_.tile, DweightScratch::kTileStride, taps.rows, taps.count, at_.channels, SumsOf(slot), accumulate);
+      if (operands_.x_source == Source::kF32) {  // no conversion: rows are read where they lie
+        Multiply(static_cast<const float*>(X(0)), taps.runs, taps.rows, taps.count, at_.channels, SumsOf(slot),
+                 accumulate);
+      } else {
+        const int64_t parts = CeilDiv(at_.channels, DweightScratch::kTileColumns);
+        for (int64_t part = 0; part < parts; ++part) {
+          const int64_t channel = at_.channels * part / parts;
+          const int channels = int(at_.channels * (part + 1) / parts - channel);
+          gather_x(X(channel), taps.runs, taps.count, channels, scratch_.tile, DweightScratch::kTileStride);
+          Multiply(scratch_.tile, scratch_.tile_rows, taps.rows, taps.count, channels,
+                   SumsOf(slot) + channel * plan_.column_stride, accumulate);
+        }
+      }
       accumulate = true;
       taps.count = 0;
     };
     taps.count = 0;
     taps_.Visit(slot, begin, end, [&](int64_t source, int64_t row) {
       if (taps.count == kTapTile) flush();
-      taps.runs[taps.count] = {source, 0, width};
+      taps.runs[taps.count] = {source, 0, kWholeRun};
       taps.rows[taps.count++] = int32_t(row);
     });
     if (taps.count > 0 || !accumulate) flush();
   }
 
   // Slots of few channels side by side in one tile, so that they fill the registers together. Holes become zeros.
+  // Returns the first slot that found no place.
   int64_t AddStacked(int64_t slot, int64_t begin, int64_t end) {
-    const int64_t first = slot;
-    TapTile& taps = scratch_.taps;
+    const int64_t first = slot, last = at_.slot + at_.slots;
+    const auto gather_x = isa_.gather_runs[int(operands_.x_source)];
     int64_t width = 0;
-    while (slot < at_.slot + at_.slots) {
-      const int64_t slots = taps_.Stackable(slot, at_.slot + at_.slots - slot);
-      const int64_t elements = slots * at_.channels;
-      taps_.Stack(slot, slots, begin, end, taps.runs);
-      gather_x_(x_, taps.runs, end - begin, int(elements), scratch_.tile + width, DweightScratch::kTileStride);
-      width += elements;
+    while (slot < last) {
+      const int64_t room = (DweightScratch::kTileColumns - width) / std::max<int64_t>(1, at_.channels);
+      if (room == 0) break;
+      const int64_t slots = taps_.Stackable(slot, std::min(room, last - slot));
+      taps_.Stack(slot, slots, begin, end, scratch_.taps.runs);
+      gather_x(X(0), scratch_.taps.runs, end - begin, int(slots * at_.channels), scratch_.tile + width,
+               DweightScratch::kTileStride);
+      width += slots * at_.channels;
       slot += slots;
     }
-    for (int32_t row = 0; row < end - begin; ++row) taps.rows[row] = row;
-    Multiply(scratch_.tile, DweightScratch::kTileStride, taps.rows, end - begin, width, SumsOf(first),
-             accumulate_);
+    Multiply(scratch_.tile, scratch_.tile_rows, scratch_.all_rows, end - begin, width, SumsOf(first), accumulate_);
     return slot;
   }
 
-  // sums[r, :] (+)= sum over k < depth:  a[k, r] * panels[rows[k], :], r < width
-  void Multiply(const float* a, int64_t lda, const int32_t* rows, int64_t depth, int64_t width, float* sums,
+  // sums[r, :] (+)= sum over k < depth:  a[a_rows[k] + r] * panels[b_rows[k], :], r < rows
+  void Multiply(const float* a, const RowRun* a_rows, const int32_t* b_rows, int64_t depth, int64_t rows, float* sums,
                 bool accumulate) {
-    const int64_t tiles = CeilDiv(width, isa_.outer_rows);
-    for (int64_t tile = 0, r = 0; tile < tiles; ++tile) {
-      const int count = int((width - r + tiles - tile - 1) / (tiles - tile));  // even tiles
+    const int64_t tiles = CeilDiv(rows, isa_.outer_rows);
+    for (int64_t tile = 0, row = 0; tile < tiles; ++tile) {
+      const int count = int((rows - row + tiles - tile - 1) / (tiles - tile));  // even tiles
       for (int64_t column = 0, panel = 0; column < at_.columns; column += isa_.outer_columns, ++panel) {
         const int columns = int(std::min<int64_t>(isa_.outer_columns, at_.columns - column));
-        isa_.outer_product(a + r, lda, Panel(panel), rows, depth, count, columns, sums + r * kColumnGroup + column,
-                           kColumnGroup, accumulate);
+        isa_.outer_product(a + row, a_rows, Panel(panel), b_rows, depth, count, columns,
+                           sums + row * plan_.column_stride + column, plan_.column_stride, accumulate);
       }
-      r += count;
+      row += count;
     }
+  }
+
+  // x from one of the band's channels on.
+  const void* X(int64_t channel) const {
+    return static_cast<const char*>(operands_.x) + (at_.channel + channel) * ByteWidth(operands_.x_source);
   }
 
   const Isa& isa_ = ActiveIsa();
@@ -190,8 +225,6 @@ class DweightTask {
   const DweightTile& at_;
   const bool bias_;
   bool accumulate_ = false;  // onto what the stretch's earlier blocks summed
-  const void* x_;
-  void (*gather_x_)(const void*, const RowRun*, int64_t, int, float*, int64_t);
 };
 
 // All groups of a call. taps_of(group) gives a group's taps.
@@ -214,7 +247,7 @@ void RunDweight(ffi::ThreadPool& pool, const DweightPlan& plan, const DweightCal
       dw_dtype = db_dtype = Dtype::kF32;
     }
     const int64_t first = (at.slot * plan.channels + at.channel) * plan.columns + at.column;
-    for (int64_t r = 0; r < rows; ++r, sums += kColumnGroup) {
+    for (int64_t r = 0; r < rows; ++r, sums += plan.column_stride) {
       isa.store[int(dw_dtype)](sums, at.columns, Offset(dw, dw_dtype, first + r * plan.columns));
     }
     if (bias_rows > 0) isa.store[int(db_dtype)](sums, at.columns, Offset(db, db_dtype, at.column));

@@ -4,18 +4,20 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cpu/operands.h"
+
 namespace knnconv::cpu {
 
 // Taps summed in one chain in registers. Longer chains lose bits; at 64, adding them up costs 5 % of the time.
 inline constexpr int kTapTile = 64;
 // Rows whose sums lie in one tile before that is added to the total: bounds the second chain likewise.
 inline constexpr int64_t kStretchRows = 4096;
-inline constexpr int kBandRows = 128;       // rows of dw [V*C, O] of one task
-inline constexpr int kColumnGroup = 256;    // columns of dw of one task
+inline constexpr int64_t kColumnGroup = 256;  // columns of dw of one task, at most
+inline constexpr int64_t kBandArea = 1 << 16;  // sums of one task: 256 KB, a part of L2
+inline constexpr int64_t kBandSlots = 128;     // slots of one task, at most
 inline constexpr int kMaxBlockRows = 1024;  // rows of g held at once as fp32 panels
+inline constexpr int64_t kStackedChannels = 8;  // slots of so many channels or fewer share a tile of x
 inline constexpr int kPanelElements = 2 * kTapTile * kColumnGroup;
-
-inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // One task's part of dw and of the rows.
 struct DweightTile {
@@ -32,16 +34,19 @@ struct DweightPlan {
 
   int64_t block_rows, slices, slice_blocks;
   int64_t band_slots, slot_bands, channel_bands, column_groups;
+  int64_t column_stride;  // of a task's sums
 
   // `rows` of g and `taps_per_slot` taps of each slot a group; `max_slices` sums of a group are shared by all groups.
   static DweightPlan Make(int64_t groups, int64_t rows, int64_t slots, int64_t channels, int64_t columns,
                           double taps_per_row_and_slot, int64_t max_slices) {
-    DweightPlan plan{groups, rows, slots, channels, columns, 0, 0, 0, 0, 0, 0, 0};
-    plan.channel_bands = std::max<int64_t>(1, CeilDiv(channels, kBandRows));
-    const int64_t most_slots = channels == 0 ? slots : std::max<int64_t>(1, kBandRows / channels);
-    plan.slot_bands = std::max<int64_t>(1, CeilDiv(slots, std::max<int64_t>(1, most_slots)));
-    plan.band_slots = CeilDiv(slots, plan.slot_bands);
+    DweightPlan plan{groups, rows, slots, channels, columns, 0, 0, 0, 0, 0, 0, 0, 0};
     plan.column_groups = CeilDiv(columns, kColumnGroup);
+    plan.column_stride = CeilDiv(std::min(columns, kColumnGroup), 16) * 16;
+    const int64_t band_rows = kBandArea / std::max<int64_t>(1, plan.column_stride);
+    plan.channel_bands = std::max<int64_t>(1, CeilDiv(channels, band_rows));
+    const int64_t most_slots = std::clamp<int64_t>(band_rows / std::max<int64_t>(1, channels), 1, kBandSlots);
+    plan.slot_bands = std::max<int64_t>(1, CeilDiv(slots, most_slots));
+    plan.band_slots = CeilDiv(slots, plan.slot_bands);
 
     // Panels of few columns leave room for more rows, which tables with few taps a slot need to fill a tile.
     const int64_t padded = CeilDiv(std::min<int64_t>(columns, kColumnGroup), 32) * 32;

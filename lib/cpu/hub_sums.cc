@@ -53,9 +53,9 @@ HubSums::HubSums(ffi::ThreadPool& pool, const Isa& isa, const KnnPass& pass, con
   matrix_ = batch * depth;
   int64_t spans = 0;
   for (int64_t group = 0; group < pass.groups.count(); ++group) {
-    const auto* offsets = reinterpret_cast<const int32_t*>(GroupData(taps.offsets, pass.groups, group, 2 * nodes + 2, 4));
-    const auto* rows = reinterpret_cast<const int32_t*>(GroupData(taps.rows, pass.groups, group, taps.count, 4));
-    const auto* slots = reinterpret_cast<const int32_t*>(GroupData(taps.slots, pass.groups, group, taps.count, 4));
+    const int32_t* offsets = GroupIndices(taps.offsets, pass.groups, group, 2 * (nodes + 1));
+    const int32_t* rows = GroupIndices(taps.rows, pass.groups, group, taps.count);
+    const int32_t* slots = GroupIndices(taps.slots, pass.groups, group, taps.count);
     for (int64_t n = 0; n < nodes; ++n) {
       const int64_t begin = SourceOffset(offsets, n), end = SourceOffset(offsets, n + 1);
       if (end - begin <= kSumSpan) continue;

@@ -1,8 +1,8 @@
 // Sums of source rows over long lists of taps.
 //
 // fp32 cannot count past 2^24 one by one, so a list is summed in blocks of bounded length, the blocks in spans, and the
-// spans in order. The tree follows from the list's length alone. Cells with more than one span (hubs) are summed ahead of
-// the pass, spread over all threads.
+// spans in order. The tree follows from the list's length alone. Cells with more than one span (hubs) are summed ahead
+// of the pass, spread over all threads.
 #pragma once
 
 #include <cstdint>

@@ -7,9 +7,11 @@
 #include "cpu/knn_tiles.h"
 #include "cpu/parallel.h"
 #include "cpu/task_plan.h"
-#include "cpu/tile_block.h"
 
 namespace knnconv::cpu {
+
+// Rows of a block at most.
+inline constexpr int64_t kMaxKnnRows = 256;
 
 struct KnnBlock {
   int64_t group;
@@ -24,10 +26,19 @@ struct KnnBlock {
 
   int64_t rows() const { return nodes.size() * batches.size(); }
   const char* Batch(int64_t b) const { return source + (batches.begin + b) * batch_bytes; }
-  // Stores row `row` of the tile block: node nodes.begin + node, batch entry batches.begin + b.
-  void Store(TileBlock& tile, int64_t row, int64_t node, int64_t b, bool with_bias) const {
-    tile.Store(row, with_bias ? bias : nullptr, out_dtype,
-               out + (batches.begin + b) * out_batch_bytes + (nodes.begin + node) * out_row_bytes);
+  // Stores the sums of all rows, of which row node * batches + b is (node, b). Nodes with used[node] = 0 get no bias.
+  template <typename Sums>
+  void Store(Sums& sums, const char* used) const {
+    char* dst[kMaxKnnRows];
+    for (int64_t r = 0; r < rows(); ++r) {
+      dst[r] = out + (batches.begin + r % batches.size()) * out_batch_bytes +
+               (nodes.begin + r / batches.size()) * out_row_bytes;
+    }
+    for (int64_t node = 0, next; node < nodes.size(); node = next) {
+      for (next = node + 1; next < nodes.size() && used[next] == used[node];) ++next;
+      sums.Store(node * batches.size(), (next - node) * batches.size(), used[node] ? bias : nullptr, out_dtype,
+                 dst + node * batches.size());
+    }
   }
 };
 
@@ -38,7 +49,7 @@ void ForEachKnnBlock(ffi::ThreadPool& pool, const KnnPass& pass, int64_t max_row
                      const Run& run) {
   const Dims in = pass.source.dimensions(), out = pass.out.dimensions();
   const int rank = pass.groups.rank();
-  const int64_t batch = Product(in, rank, in.size() - 2), sources = in[in.size() - 2], depth = in[in.size() - 1];
+  const int64_t batch = Product(in, rank, in.size() - 2), sources = in[in.size() - 2], depth = pass.panels.depth();
   const int64_t nodes = out[out.size() - 2], columns = out[out.size() - 1];
   const Dtype out_dtype = ToDtype(pass.out.element_type());
   const int64_t out_row_bytes = columns * ByteWidth(out_dtype), row_bytes = depth * ByteWidth(pass.read);
@@ -70,6 +81,12 @@ void ForEachKnnBlock(ffi::ThreadPool& pool, const KnnPass& pass, int64_t max_row
     block.out_dtype = out_dtype;
     run(block);
   });
+}
+
+// Asks for a source row that will be read soon: rows of a table lie anywhere in memory, so the processor cannot guess
+// them. Beyond the first lines it can.
+inline void PrefetchRow(const char* row, int64_t bytes) {
+  for (int64_t i = 0; i < std::min<int64_t>(bytes, 512); i += 64) __builtin_prefetch(row + i, 0, 2);
 }
 
 // A hole lies outside [0, bound).

@@ -6,9 +6,6 @@
 namespace knnconv::cpu {
 namespace {
 
-// Slots of this many channels or fewer share a tile of x.
-constexpr int64_t kStackedChannels = 8;
-
 // One group's table. Rows are [b, m].
 struct KnnTable {
   int64_t sources, outputs, neighbours, slot_count, channels;
@@ -16,14 +13,15 @@ struct KnnTable {
   const int32_t* slots;    // the same, or nullptr: the slot is the column
   bool zero_empty_rows;
 
-  bool IsSource(int32_t index) const { return uint32_t(index) < uint64_t(sources); }
+  bool IsSource(int32_t index) const { return uint64_t(int64_t(index)) < uint64_t(sources); }
+  bool IsSlot(int32_t slot) const { return uint64_t(int64_t(slot)) < uint64_t(slot_count); }
 
   // Element offset of a source row in x.
   int64_t Element(int64_t b, int32_t index) const { return (b * sources + index) * channels; }
 
   bool IsEmpty(int64_t m) const {
     for (int64_t k = m * neighbours; k < (m + 1) * neighbours; ++k) {
-      if (IsSource(indices[k]) && (slots == nullptr || uint32_t(slots[k]) < uint64_t(slot_count))) return false;
+      if (IsSource(indices[k]) && (slots == nullptr || IsSlot(slots[k]))) return false;
     }
     return true;
   }
@@ -69,9 +67,13 @@ struct ColumnTaps {
   int64_t Stackable(int64_t, int64_t) const { return table.channels <= kStackedChannels ? 1 : 0; }
 
   void Stack(int64_t slot, int64_t, int64_t begin, int64_t end, RowRun* runs) const {
-    std::fill(runs, runs + (end - begin), RowRun{});
     const int32_t channels = int32_t(table.channels);
-    Visit(slot, begin, end, [&](int64_t source, int64_t row) { runs[row] = {source, 0, channels}; });
+    table.Pieces(begin, end, [&](int64_t b, int64_t m, int64_t m_end, int64_t row) {
+      const int32_t* index = table.indices + m * table.neighbours + slot;
+      for (RowRun* run = runs + (row - begin); m < m_end; ++m, ++run, index += table.neighbours) {
+        *run = table.IsSource(*index) ? RowRun{table.Element(b, *index), 0, channels} : RowRun{};
+      }
+    });
   }
 
   int CountedRows(int64_t begin, int64_t end, int32_t* rows) const { return table.CountedRows(begin, end, rows); }
@@ -80,17 +82,16 @@ struct ColumnTaps {
 // A table with slots: the taps of slot v are entries [offset(v), offset(v + 1)) of the slot order, in rows' order.
 class SlotTaps {
  public:
-  // `first_slot`: the lowest that will be visited; at most kBandRows from there on are.
   SlotTaps(const KnnTable& table, const uint32_t* offsets, const int32_t* rows, const int32_t* sources, int64_t entries)
       : table_(table), offsets_(offsets), rows_(rows), sources_(sources), entries_(entries) {}
 
-  void Start(int64_t) { std::fill(batch_, batch_ + kBandRows, -1); }
+  void Start(int64_t) { std::fill(batch_, batch_ + kBandSlots, -1); }
 
   template <typename Push>
   void Visit(int64_t slot, int64_t begin, int64_t end, const Push& push) {
     const int64_t last = Entry(slot + 1);
-    int64_t& cursor = cursors_[slot % kBandRows];
-    int64_t& batch = batch_[slot % kBandRows];
+    int64_t& cursor = cursors_[slot % kBandSlots];
+    int64_t& batch = batch_[slot % kBandSlots];
     table_.Pieces(begin, end, [&](int64_t b, int64_t m, int64_t m_end, int64_t row) {
       if (batch != b) {  // from the slot's start, or from the middle of its rows where a slice starts
         batch = b;
@@ -119,9 +120,9 @@ class SlotTaps {
   const int32_t* rows_;
   const int32_t* sources_;
   int64_t entries_;
-  // For each slot of the band (their numbers differ modulo kBandRows): the next entry, and the batch entry it is for.
-  int64_t cursors_[kBandRows];
-  int64_t batch_[kBandRows];
+  // For each slot of the band (their numbers differ modulo kBandSlots): the next entry, and the batch entry it is for.
+  int64_t cursors_[kBandSlots];
+  int64_t batch_[kBandSlots];
 };
 
 }  // namespace
@@ -180,10 +181,10 @@ ffi::Error RunKnnDweight(ffi::ThreadPool& pool, ffi::AnyBuffer x, ffi::AnyBuffer
 
 namespace {
 
-ffi::Error RunHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer g, ffi::AnyBuffer indices, ffi::AnyBuffer slots,
-               ffi::AnyBuffer slot_offsets, ffi::AnyBuffer slot_rows, ffi::AnyBuffer slot_sources,
-               ffi::Result<ffi::AnyBuffer> dw, ffi::Result<ffi::AnyBuffer> db, ffi::Result<ffi::AnyBuffer> partials,
-               int64_t zero_empty_rows) {
+ffi::Error RunHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer g, ffi::AnyBuffer indices,
+                      ffi::AnyBuffer slots, ffi::AnyBuffer slot_offsets, ffi::AnyBuffer slot_rows,
+                      ffi::AnyBuffer slot_sources, ffi::Result<ffi::AnyBuffer> dw, ffi::Result<ffi::AnyBuffer> db,
+                      ffi::Result<ffi::AnyBuffer> partials, int64_t zero_empty_rows) {
   return RunKnnDweight(pool, x, g, indices, slots, slot_offsets, slot_rows, slot_sources, *dw, *db, *partials,
                        zero_empty_rows != 0);
 }

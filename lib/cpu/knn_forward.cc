@@ -32,7 +32,9 @@ ffi::Error RunKnnForward(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer 
   Source read;
   KNNCONV_RETURN_IF_ERROR(ReadAs(x.element_type(), weight.element_type(), &read));
 
-  const Panels panels(w[rank], w[rank + 1], w[rank + 2]);
+  // Explicit slots may sum several rows before the product: floats, not pairs.
+  const Panels panels = IsAbsent(slots) ? Panels::MakePairs(ActiveIsa(), &read, w[rank], w[rank + 1], w[rank + 2])
+                                        : Panels(w[rank], w[rank + 1], w[rank + 2]);
   const int64_t matrices = Product(w, 0, rank);
   KNNCONV_CHECK(static_cast<int64_t>(packed->element_count()) >= matrices * panels.size());
   float* packed_data = static_cast<float*>(packed->untyped_data());

@@ -36,6 +36,12 @@ inline char* GroupData(const ffi::AnyBuffer& operand, const Groups& groups, int6
   return static_cast<char*>(operand.untyped_data()) + groups.IndexOf(group, operand.dimensions()) * elements * width;
 }
 
+// The same for an index operand.
+inline const int32_t* GroupIndices(const ffi::AnyBuffer& operand, const Groups& groups, int64_t group,
+                                   int64_t elements) {
+  return reinterpret_cast<const int32_t*>(GroupData(operand, groups, group, elements, sizeof(int32_t)));
+}
+
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace knnconv::cpu

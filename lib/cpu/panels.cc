@@ -5,13 +5,12 @@
 namespace knnconv::cpu {
 namespace {
 
-// The two matrices of one slot: weights are [C, O]; a panel has the reduced channels as rows in tile form and as columns
-// in dot form. So the form and the pass decide whether rows are copied or the matrix is transposed.
+// Weights of a slot are [C, O]; a panel has the reduced channels as rows in tile form and as columns in dot form.
+// So the form and the pass decide whether rows are copied or the matrix is transposed.
 struct SlotPacker {
   const Isa& isa;
   const Panels& panels;
   Dtype dtype;
-  Reduce reduce;
 
   const char* Row(const char* slot, int64_t row, int64_t columns) const {
     return slot + row * columns * ByteWidth(dtype);
@@ -20,8 +19,8 @@ struct SlotPacker {
     isa.load[static_cast<int>(dtype)](row + begin * ByteWidth(dtype), n, dst);
   }
 
-  // dst[column][d], d contiguous: dot form.
-  void Dot(const char* slot, float* dst) const {
+  // Dot form, dst[column][d]: rows of the weight where O is reduced, columns where C is.
+  void Dot(const char* slot, Reduce reduce, float* dst) const {
     const int64_t depth = panels.depth(), columns = panels.columns(), steps = panels.steps();
     for (int64_t n = 0; n < columns; ++n) {
       float* out = dst + n * steps;
@@ -34,24 +33,52 @@ struct SlotPacker {
     }
   }
 
-  // dst[d][column], `width` columns contiguous: tile form. `begin` is the panel's first column.
-  void Tile(const char* slot, int64_t begin, int width, float* dst) const {
-    const int64_t depth = panels.depth(), columns = panels.columns(), used = std::min<int64_t>(width, columns - begin);
-    if (reduce == Reduce::kInput) {
-      for (int64_t d = 0; d < depth; ++d, dst += width) {
+  // Tile form of k-step d where C is reduced: one row of the weight, or two as pairs, cut into panels. Reads run along
+  // the weight, which is faster than to fill one panel after the other.
+  void CutRow(const char* slot, int64_t d, float* packed, int64_t position) const {
+    const int64_t columns = panels.columns();
+    for (int64_t panel = 0; panel < panels.count(); ++panel) {
+      float* dst = const_cast<float*>(panels.Address(packed, panel, position));
+      const int64_t begin = panel * kPanelColumns, width = panels.PanelColumns(panel);
+      const int64_t used = std::min(width, columns - begin);
+      if (panels.pairs()) {
+        const char* low = Row(slot, 2 * d, columns) + begin * 2;
+        const char* high = Row(slot, 2 * d + 1, columns) + begin * 2;
+        uint16_t pairs[kPanelColumns][2] = {};
+        for (int64_t n = 0; n < used; ++n) {
+          std::memcpy(&pairs[n][0], low + 2 * n, 2);
+          std::memcpy(&pairs[n][1], high + 2 * n, 2);
+        }
+        std::memcpy(dst, pairs, width * sizeof(float));
+      } else {
         LoadPart(Row(slot, d, columns), begin, used, dst);
         std::fill(dst + used, dst + width, 0.0f);
       }
-      return;
     }
-    constexpr int64_t kStripe = 64;
+  }
+
+  // Tile form of k-steps [first, first + length) of a panel where O is reduced: a transposed block of the weight.
+  static constexpr int64_t kStripe = 64;
+  void Transpose(const char* slot, int64_t panel, int64_t first, int64_t length, float* dst) const {
+    const int64_t begin = panel * kPanelColumns, width = panels.PanelColumns(panel);
+    const int64_t used = std::min(width, panels.columns() - begin);
     float stripe[kPanelColumns][kStripe];
     for (int64_t n = used; n < width; ++n) std::fill(stripe[n], stripe[n] + kStripe, 0.0f);
-    for (int64_t first = 0; first < depth; first += kStripe) {
-      const int64_t length = std::min(kStripe, depth - first);
-      for (int64_t n = 0; n < used; ++n) LoadPart(Row(slot, begin + n, depth), first, length, stripe[n]);
-      for (int64_t d = 0; d < length; ++d, dst += width) {
-        for (int n = 0; n < width; ++n) dst[n] = stripe[n][d];
+    for (int64_t n = 0; n < used; ++n) LoadPart(Row(slot, begin + n, panels.depth()), first, length, stripe[n]);
+    for (int64_t d = 0; d < length; ++d, dst += width) {
+      for (int64_t n = 0; n < width; ++n) dst[n] = stripe[n][d];
+    }
+  }
+
+  void Pack(const char* slot_data, int64_t slot, Reduce reduce, int64_t first, int64_t length, float* packed) const {
+    if (panels.dot()) {
+      if (first == 0) Dot(slot_data, reduce, const_cast<float*>(panels.Address(packed, 0, panels.Position(slot, 0))));
+    } else if (reduce == Reduce::kInput) {
+      for (int64_t d = first; d < first + length; ++d) CutRow(slot_data, d, packed, panels.Position(slot, d));
+    } else {
+      for (int64_t panel = 0; panel < panels.count(); ++panel) {
+        float* dst = const_cast<float*>(panels.Address(packed, panel, panels.Position(slot, first)));
+        Transpose(slot_data, panel, first, length, dst);
       }
     }
   }
@@ -61,26 +88,21 @@ struct SlotPacker {
 
 void PackWeights(ffi::ThreadPool& pool, const Isa& isa, const void* weight, Dtype dtype, int64_t groups, Reduce reduce,
                  const Panels& panels, float* packed) {
-  const SlotPacker packer{isa, panels, dtype, reduce};
-  const int64_t slots = panels.slots(), count = panels.count();
-  const int64_t slot_bytes = panels.depth() * panels.columns() * ByteWidth(dtype);
+  // Pairs along a row are moved as if they were floats.
+  const SlotPacker packer{isa, panels, panels.pairs() && reduce == Reduce::kOutput ? Dtype::kF32 : dtype};
+  const int64_t slots = panels.slots(), depth = panels.depth();
+  const int64_t slot_bytes = depth * panels.columns() * (panels.pairs() ? 4 : ByteWidth(dtype));
   if (slot_bytes == 0) return;
-  auto pack_slot = [&](int64_t index) {  // over [group][slot][panel]
-    const int64_t panel = index % count, slot = index / count % slots, group = index / count / slots;
-    const char* src = static_cast<const char*>(weight) + (group * slots + slot) * slot_bytes;
-    float* base = packed + group * panels.size();
-    float* dst = const_cast<float*>(panels.Address(base, panel, panels.Position(slot, 0)));
-    if (panels.dot()) {
-      packer.Dot(src, dst);
-    } else {
-      packer.Tile(src, panel * kPanelColumns, panels.PanelColumns(panel), dst);
-    }
-  };
+  const int64_t stripes = CeilDiv(depth, SlotPacker::kStripe), items = groups * slots * stripes;
   // Tasks of some 64 KB, so that small weights do not pay for the hand-over to other threads.
-  const int64_t items = groups * slots * count;
-  const int64_t per_task = std::max<int64_t>(1, (int64_t{1} << 14) * items / std::max<int64_t>(1, groups * panels.size()));
+  const int64_t all = std::max<int64_t>(1, groups * panels.size());
+  const int64_t per_task = std::max<int64_t>(1, (int64_t{1} << 14) * items / all);
   ParallelFor(pool, CeilDiv(items, per_task), [&](int64_t task) {
-    for (int64_t i = task * per_task; i < std::min(items, (task + 1) * per_task); ++i) pack_slot(i);
+    for (int64_t i = task * per_task; i < std::min(items, (task + 1) * per_task); ++i) {
+      const int64_t first = i % stripes * SlotPacker::kStripe, slot = i / stripes % slots, group = i / stripes / slots;
+      packer.Pack(static_cast<const char*>(weight) + (group * slots + slot) * slot_bytes, slot, reduce, first,
+                  std::min(SlotPacker::kStripe, depth - first), packed + group * panels.size());
+    }
   });
 }
 

@@ -3,6 +3,7 @@
 // Tile form: [panel][slot][depth][columns], 32 columns a panel, 16 in a last panel that needs no more.
 // Dot form, for few columns: [slot][column][depth], depth rounded up to kDotLanes.
 // `depth` counts the reduced channels (C in forward, O in dinput), `columns` the others; the fill is zero.
+// Pair form: the tile form of bfloat16 pairs, each in the place of a float; depth then counts pairs.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +22,22 @@ class Panels {
         dot_(columns <= kDotColumns && columns * CeilDiv(depth, kDotLanes) < depth),
         steps_(dot_ ? CeilDiv(depth, kDotLanes) * kDotLanes : depth) {}
 
+  // The pair form where the instruction set, the operands and the shape allow it. Source rows are then read as depth()
+  // pairs, as if they were floats.
+  static Panels MakePairs(const Isa& isa, Source* read, int64_t slots, int64_t depth, int64_t columns) {
+    Panels panels(slots, depth, columns);
+    if (isa.pair_product == nullptr || *read != Source::kBF16 || depth % 2 != 0 || panels.dot_) return panels;
+    panels.pairs_ = true;
+    panels.depth_ = panels.steps_ = depth / 2;
+    *read = Source::kF32;
+    return panels;
+  }
+
   int64_t slots() const { return slots_; }
   int64_t depth() const { return depth_; }
   int64_t columns() const { return columns_; }
   bool dot() const { return dot_; }
+  bool pairs() const { return pairs_; }
   // k-steps that a tap takes in an A tile.
   int64_t steps() const { return steps_; }
 
@@ -49,6 +62,7 @@ class Panels {
   int64_t slots_, depth_, columns_;
   bool dot_;
   int64_t steps_;
+  bool pairs_ = false;
 };
 
 // Which channels of weight [V, C, O] are reduced.

@@ -13,21 +13,6 @@ float* Workspace(int64_t floats) {
   return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64);
 }
 
-int64_t SumColumns(const Panels& panels, int64_t panel_begin, int64_t panel_end) {
-  if (panels.dot()) return panels.columns() * kDotLanes;
-  return (panel_end - panel_begin) * kPanelColumns;
-}
-
-// The lanes of a dot product, added in a fixed tree.
-float AddLanes(const float* lanes) {
-  float sum[kDotLanes];
-  std::copy(lanes, lanes + kDotLanes, sum);
-  for (int step = kDotLanes / 2; step > 0; step /= 2) {
-    for (int i = 0; i < step; ++i) sum[i] += sum[i + step];
-  }
-  return sum[0];
-}
-
 }  // namespace
 
 TileBlock::TileBlock(const Isa& isa, Source source, const Panels& panels, const float* packed, int64_t panel_begin,
@@ -36,7 +21,7 @@ TileBlock::TileBlock(const Isa& isa, Source source, const Panels& panels, const 
       first_column_(panel_begin * kPanelColumns),
       columns_(std::min(panels.columns(), panel_end * kPanelColumns) - first_column_),
       // 16 more, so that rows of a tile do not share a cache set.
-      stride_(SumColumns(panels, panel_begin, panel_end) + 16) {
+      stride_((panel_end - panel_begin) * kPanelColumns + 16) {
   constexpr int64_t kTileFloats = kBlockRows * kTileDepthStride;
   tile_ = Workspace(kTileFloats + max_rows * stride_);
   sums_ = tile_ + kTileFloats;
@@ -83,37 +68,32 @@ void TileBlock::Multiply() {
   const bool accumulate = !fresh_;
   fresh_ = false;
 
-  if (panels_.dot()) {
-    for (int i = 0; i < step_count_; ++i) segments[i].b = panels_.Address(packed_, 0, steps_[i].position);
-    isa_.dot_product(tile_, segments, step_count_, static_cast<int>(selected_), static_cast<int>(panels_.columns()),
-                     panels_.steps(), c, accumulate);
-  } else {
-    // Tiles of equal height: 16 rows are better two tiles of 8 than 14 and 2.
-    const int64_t tiles = CeilDiv(selected_, isa_.tile_rows);
-    for (int64_t panel = panel_begin_; panel < panel_end_; ++panel) {
-      for (int i = 0; i < step_count_; ++i) segments[i].b = panels_.Address(packed_, panel, steps_[i].position);
-      for (int64_t t = 0; t < tiles; ++t) {
-        const int64_t begin = selected_ * t / tiles, end = selected_ * (t + 1) / tiles;
-        isa_.tile_product(tile_ + begin * kTileDepthStride, segments, step_count_, static_cast<int>(end - begin),
-                          panels_.PanelColumns(panel), c + begin, (panel - panel_begin_) * kPanelColumns, accumulate);
-      }
+  // Tiles of equal height: 16 rows are better two tiles of 8 than 14 and 2.
+  const int64_t tiles = CeilDiv(selected_, isa_.tile_rows);
+  const auto product = panels_.pairs() ? isa_.pair_product : isa_.tile_product;
+  for (int64_t panel = panel_begin_; panel < panel_end_; ++panel) {
+    for (int i = 0; i < step_count_; ++i) segments[i].b = panels_.Address(packed_, panel, steps_[i].position);
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t begin = selected_ * t / tiles, end = selected_ * (t + 1) / tiles;
+      product(tile_ + begin * kTileDepthStride, segments, step_count_, static_cast<int>(end - begin),
+              panels_.PanelColumns(panel), c + begin, (panel - panel_begin_) * kPanelColumns, accumulate);
     }
   }
   used_ = step_count_ = 0;
 }
 
-void TileBlock::Store(int64_t row, const float* bias, Dtype dtype, char* dst) {
-  const float* sums = Sums(row);
-  float folded[kDotColumns];
+void TileBlock::Store(int64_t row, int64_t count, const float* bias, Dtype dtype, char* const* dst) {
   if (fresh_) {
-    std::fill(Sums(row), Sums(row) + stride_, 0.0f);
+    std::fill(sums_, sums_ + rows_ * stride_, 0.0f);
+    fresh_ = false;
   }
-  if (panels_.dot()) {
-    for (int64_t n = 0; n < columns_; ++n) folded[n] = AddLanes(sums + n * kDotLanes);
-    sums = folded;
+  void* columns[kBlockRows];
+  for (int64_t first = 0; first < count; first += kBlockRows) {
+    const int64_t n = std::min<int64_t>(kBlockRows, count - first);
+    for (int64_t i = 0; i < n; ++i) columns[i] = dst[first + i] + first_column_ * ByteWidth(dtype);
+    isa_.store_biased[static_cast<int>(dtype)](Sums(row + first), stride_, n, bias ? bias + first_column_ : nullptr,
+                                              columns_, columns);
   }
-  isa_.store_biased[static_cast<int>(dtype)](sums, bias ? bias + first_column_ : nullptr, columns_,
-                                            dst + first_column_ * ByteWidth(dtype));
 }
 
 }  // namespace knnconv::cpu

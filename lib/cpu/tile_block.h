@@ -3,10 +3,11 @@
 //     sums[row, :] += sum over taps:  source_row(tap) @ weight[slot(tap)]
 //
 // Tap by tap, source rows are gathered and converted into an A tile [rows, kTileDepth] of floats that stays in the
-// cache; when the tile is full it is multiplied with the weight panels. What differs between the passes is only where the
-// taps come from. Each element is one chain of multiply-adds, slots and channels ascending, whatever the tiling.
+// cache; when the tile is full it is multiplied with the weight panels. What differs between the passes is only where
+// the taps come from. Each element is one chain of multiply-adds, slots and channels ascending, whatever the tiling.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cpu/isa/isa.h"
@@ -30,29 +31,30 @@ class TileBlock {
   void Select(int64_t count);
   void Select(const int32_t* rows, int64_t count);
 
-  // One tap of every selected row, at most kBlockRows of them: the source row, or null for a hole. patch(begin, n, tile) may
-  // overwrite channels [begin, begin + n) of rows in the tile, whose row stride is kTileDepthStride.
+  // `taps` taps, of consecutive slots and consecutive source rows, of every selected row (at most kBlockRows of them):
+  // the first source row, or null for holes. patch(begin, n, tile) may overwrite elements [begin, begin + n) of the taps
+  // in the tile, whose row stride is kTileDepthStride.
   template <typename Patch>
-  void Add(int64_t slot, const void* const* source_rows, const Patch& patch) {
-    const int64_t depth = panels_.depth(), steps = panels_.steps();
-    for (int64_t d = 0; d < steps;) {
+  void Add(int64_t slot, int64_t taps, const void* const* source_rows, const Patch& patch) {
+    const int64_t length = panels_.depth() * taps;
+    for (int64_t d = 0; d < length;) {
       if (used_ == kTileDepth) Multiply();
-      const int64_t n = std::min<int64_t>(steps - d, kTileDepth - used_), elements = std::min(n, depth - d);
-      isa_.gather[static_cast<int>(source_)](source_rows, selected_, d, elements, tile_ + used_);
-      patch(d, elements, tile_ + used_);
+      const int64_t n = std::min<int64_t>(length - d, kTileDepth - used_);
+      isa_.gather[static_cast<int>(source_)](source_rows, selected_, d, n, tile_ + used_);
+      patch(d, n, tile_ + used_);
       Append(panels_.Position(slot, d), n);
       d += n;
     }
   }
   void Add(int64_t slot, const void* const* source_rows) {
-    Add(slot, source_rows, [](int64_t, int64_t, float*) {});
+    Add(slot, 1, source_rows, [](int64_t, int64_t, float*) {});
   }
 
   // Multiplies what has been gathered.
   void Multiply();
 
-  // dst[:] = round(sums[row, :] + bias[:]) for this block's columns; both point at column 0 of the whole row.
-  void Store(int64_t row, const float* bias, Dtype dtype, char* dst);
+  // dst[i][:] = round(sums[row + i, :] + bias[:]) for this block's columns; all point at column 0 of the whole row.
+  void Store(int64_t row, int64_t count, const float* bias, Dtype dtype, char* const* dst);
 
  private:
   struct Step { int64_t position; int32_t a, length; };

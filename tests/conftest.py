@@ -1,0 +1,30 @@
+"""Settings of the whole suite: hypothesis profile, and what happens to GPU tests where there is no GPU."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import jax
+import pytest
+
+# Shapes are drawn anew only when asked for, so that a red run can be repeated; compiling leaves no deadline a meaning.
+hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=200)
+hypothesis.settings.register_profile("explore", deadline=None, derandomize=False, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def has_gpu() -> bool:
+    """Whether JAX sees a GPU."""
+    return any(device.platform in ("gpu", "cuda", "rocm") for device in jax.devices())
+
+
+def pytest_collection_modifyitems(items):
+    """Skip tests marked gpu where there is none, unless the run demands one."""
+    if not any("gpu" in item.keywords for item in items) or has_gpu():
+        return
+    if os.environ.get("JAX_KNNCONV_REQUIRE_GPU") == "1":
+        raise pytest.UsageError("JAX_KNNCONV_REQUIRE_GPU=1, but JAX sees no GPU")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no GPU"))

@@ -1,0 +1,130 @@
+"""Bad input: an error at trace time that names the argument, what was given and what was expected."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_knnconv as jkc
+
+X, W = jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 3, 5))
+G = jnp.ones((2, 8, 8, 5))
+TABLE = jkc.NeighborTable([[0, 1], [2, 3]], num_inputs=4)
+KX, KW, KG = jnp.ones((2, 4, 3)), jnp.ones((2, 3, 5)), jnp.ones((2, 2, 5))
+
+CASES = {
+    # conv2d: shapes
+    "x rank": (lambda: jkc.conv2d(X[0, 0], W), ValueError, r"x must be .*at least 3.*\(8, 3\)"),
+    "weight rank": (lambda: jkc.conv2d(X, W[0]), ValueError, r"weight must be .*4 dimensions.*\(3, 3, 5\)"),
+    "channels": (lambda: jkc.conv2d(X, W[:, :, :2]), ValueError, "x's channels .*got 3, expected 2"),
+    "bias": (lambda: jkc.conv2d(X, W, jnp.ones(4)), ValueError, r"bias must have shape \(5,\).*got \(4,\)"),
+    "stride zero": (lambda: jkc.conv2d(X, W, stride=0), ValueError, "stride must be a positive int.*got 0"),
+    "stride length": (lambda: jkc.conv2d(X, W, stride=(1, 2, 3)), ValueError, "stride"),
+    "stride float": (lambda: jkc.conv2d(X, W, stride=1.5), ValueError, "stride must be .*1.5"),
+    "dilation": (lambda: jkc.conv2d(X, W, dilation=(1, -1)), ValueError, "dilation"),
+    "padding name": (lambda: jkc.conv2d(X, W, padding="FULL"), ValueError, "padding.*FULL"),
+    "padding type": (lambda: jkc.conv2d(X, W, padding=1.5), TypeError, "padding.*1.5"),
+    "padding length": (lambda: jkc.conv2d(X, W, padding=((1, 1),)), ValueError, "padding"),
+    # conv2d: dtypes and options
+    "two 16-bit types": (
+        lambda: jkc.conv2d(X.astype("float16"), W.astype("bfloat16")),
+        TypeError,
+        "weight must be float32 or float16.*got bfloat16",
+    ),
+    "complex": (lambda: jkc.conv2d(X.astype("complex64"), W), TypeError, "x must be float32.*complex64"),
+    "compute dtype": (lambda: jkc.conv2d(X, W, compute_dtype="int8"), TypeError, "compute_dtype must be .*int8"),
+    "compute against x": (
+        lambda: jkc.conv2d(X.astype("float16"), W, compute_dtype="bfloat16"),
+        TypeError,
+        "x must be float32 or bfloat16",
+    ),
+    "no dtype": (lambda: jkc.conv2d(X, W, compute_dtype="half-ish"), TypeError, "compute_dtype"),
+    "output dtype": (
+        lambda: jkc.conv2d(X, W, preferred_element_type="float64"),
+        TypeError,
+        "preferred_element_type must be .*float64",
+    ),
+    "precision": (lambda: jkc.conv2d(X, W, precision="utmost"), ValueError, "precision must be .*utmost"),
+    "implementation": (lambda: jkc.conv2d(X, W, implementation="cudnn"), ValueError, "implementation must be .*cudnn"),
+    "config": (lambda: jkc.conv2d(X, W, config={"bm": 64}), TypeError, "config must be a KernelConfig.*dict"),
+    # conv2d: gradients
+    "dinput window": (lambda: jkc.conv2d_dinput(G, W, (9, 8, 3)), ValueError, r"g's .*\(8, 8\), expected \(9, 8\)"),
+    "dinput channels": (
+        lambda: jkc.conv2d_dinput(G, W, (8, 8, 4)),
+        ValueError,
+        "input_shape's channels.*4, expected 3",
+    ),
+    "dinput shape": (lambda: jkc.conv2d_dinput(G, W, (8, 8)), ValueError, "input_shape must be 3 sizes"),
+    "dinput batch": (lambda: jkc.conv2d_dinput(G, W, (3, 8, 8, 3)), ValueError, "input_shape must be"),
+    "dinput g": (lambda: jkc.conv2d_dinput(G[..., :4], W, (8, 8, 3)), ValueError, "g's channels.*4, expected 5"),
+    "dweight kernel": (lambda: jkc.conv2d_dweight(X, G, (3,)), ValueError, "kernel_shape must be 2"),
+    "dweight channels": (lambda: jkc.conv2d_dweight(X, G, (3, 3, 3, 4)), ValueError, "kernel_shape's"),
+    "dweight batch": (lambda: jkc.conv2d_dweight(X, G[:1], (3, 3)), ValueError, "g's batch dimensions"),
+    "dweight window": (lambda: jkc.conv2d_dweight(X, G[:, :7], (3, 3)), ValueError, r"g's \(H', W'\)"),
+    # knn_conv
+    "no table": (lambda: jkc.knn_conv(KX, KW, np.zeros((2, 2), np.int32)), TypeError, "table must be a NeighborTable"),
+    "knn rank": (lambda: jkc.knn_conv(KX[0, 0], KW, TABLE), ValueError, "x must be .*at least 2"),
+    "knn rows": (lambda: jkc.knn_conv(KX[:, :3], KW, TABLE), ValueError, "x's rows.*got 3, expected 4"),
+    "knn slots": (lambda: jkc.knn_conv(KX, KW[:1], TABLE), ValueError, "weight's slots.*got 1, expected 2"),
+    "knn weight": (lambda: jkc.knn_conv(KX, KW[0], TABLE), ValueError, "weight must be .*3 dimensions"),
+    "knn channels": (lambda: jkc.knn_conv(KX[..., :2], KW, TABLE), ValueError, "x's channels.*got 2, expected 3"),
+    "knn bias": (lambda: jkc.knn_conv(KX, KW, TABLE, jnp.ones((1, 5))), ValueError, "bias must have shape"),
+    "empty rows": (
+        lambda: jkc.knn_conv(KX, KW, TABLE, empty_rows="nan"),
+        ValueError,
+        'empty_rows must be .*"zero".*nan',
+    ),
+    "groups": (
+        lambda: jkc.knn_conv(KX, KW, jkc.NeighborTable(np.zeros((3, 2, 2), np.int32), num_inputs=4)),
+        ValueError,
+        r"x must begin with the table's dimensions \(3,\)",
+    ),
+    "knn dtypes": (
+        lambda: jkc.knn_conv(KX.astype("bfloat16"), KW.astype("float16"), TABLE),
+        TypeError,
+        "weight must be float32 or bfloat16",
+    ),
+    "dinput rows": (lambda: jkc.knn_dinput(KG[:, :1], KW, TABLE), ValueError, "g's rows.*got 1, expected 2"),
+    "dinput channels of g": (lambda: jkc.knn_dinput(KG[..., :4], KW, TABLE), ValueError, "g's channels"),
+    "dweight rows": (lambda: jkc.knn_dweight(KX[:, :3], KG, TABLE), ValueError, "x's rows"),
+    "dweight batches": (lambda: jkc.knn_dweight(KX[:1], KG, TABLE), ValueError, "g's batch dimensions"),
+    "backward channels": (lambda: jkc.knn_backward(KG, KX, KW[:, :2], TABLE), ValueError, "weight's"),
+    # cast_operands
+    "cast dtype": (lambda: jkc.cast_operands(X, X, "float32"), TypeError, "dtype must be float16 or bfloat16"),
+    "cast operand": (lambda: jkc.cast_operands(X.astype("float16"), X, "bfloat16"), TypeError, "g must be float32 or"),
+    # KernelConfig
+    "config type": (lambda: jkc.KernelConfig(bm=64.0), TypeError, "bm must be an int.*64.0"),
+    "config multiple": (lambda: jkc.KernelConfig(bn=40), ValueError, "bn must be a positive multiple of 16, got 40"),
+    "config positive": (lambda: jkc.KernelConfig(ksplit=0), ValueError, "ksplit must be a positive int, got 0"),
+    "config divides": (lambda: jkc.KernelConfig(bm=64, wm=48), ValueError, "wm must divide bm"),
+    "config bool": (lambda: jkc.KernelConfig(vec="yes"), TypeError, "vec must be a bool"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_error_names_argument_got_and_expected(name):
+    call, kind, message = CASES[name]
+    with pytest.raises(kind, match=message):
+        call()
+
+
+@pytest.mark.parametrize("name", ["x rank", "channels", "knn rows", "two 16-bit types", "dinput window"])
+def test_errors_come_at_trace_time(name):
+    call, kind, message = CASES[name]
+    with pytest.raises(kind, match=message):
+        jax.eval_shape(call)
+
+
+def test_traced_slots_out_of_range_are_holes_and_concrete_ones_raise():
+    indices, slots = np.array([[0, 1]]), np.array([[0, 5]])
+    with pytest.raises(ValueError, match=r"slots.*5"):
+        jkc.NeighborTable(indices, slots, num_inputs=2, num_slots=2)
+
+    @jax.jit
+    def run(indices, slots):
+        table = jkc.NeighborTable(indices, slots, num_inputs=2, num_slots=2)
+        return jkc.knn_conv(jnp.array([[1.0], [10.0]]), jnp.ones((2, 1, 1)), table)
+
+    assert run(indices, slots).item() == 1
