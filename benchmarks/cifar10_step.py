@@ -93,7 +93,7 @@ def run(dtypes: Sequence[str], settings: compare.Settings, *, quick: bool) -> li
             compiled[side] = jax.jit(step, donate_argnums=0).lower(state, *data[0]).compile()
             train = _training(compiled[side], state)
             first_loss[side] = np.asarray(train(*data[0]))
-            samplers[side] = harness.wall_sampler(train, data, sample_s=settings.sample_s)
+            samplers[side] = harness.WallSampler(train, data, sample_s=settings.sample_s)
         # Few entries, each of many kernels: they may take longer than a comparison of one.
         samples = harness.interleave(samplers, rounds=settings.rounds, budget_s=8 * settings.budget_s)
         sides = harness.Sides(samples["ours"], samples["peer"])
@@ -106,6 +106,7 @@ def run(dtypes: Sequence[str], settings: compare.Settings, *, quick: bool) -> li
                 **{
                     side: {
                         "call": harness.milliseconds(samples[side]),
+                        "cpu": harness.milliseconds(samplers[side].cpu_samples),
                         "first_loss": float(first_loss[side]),
                         "temporary_bytes": memory.temporary_bytes(compiled[side]),
                     }

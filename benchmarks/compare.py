@@ -44,9 +44,9 @@ def difference(ours: Any, peer: Any) -> float:
     return float(np.abs(ours - peer).max(initial=0.0)) / scale if scale else 0.0
 
 
-def _samplers(function: Any, compiled: Any, sets: Any, settings: Settings) -> dict[str, harness.Sampler]:
+def _samplers(function: Any, compiled: Any, sets: Any, settings: Settings) -> dict[str, Any]:
     """Samplers of one side, by what they time."""
-    samplers = {"call": harness.wall_sampler(compiled, sets, sample_s=settings.sample_s)}
+    samplers: dict[str, Any] = {"call": harness.WallSampler(compiled, sets, sample_s=settings.sample_s)}
     if jax.default_backend() != "cpu":
         samplers["host"] = harness.host_sampler(compiled, sets)
         samplers["device"] = harness.device_sampler(function, sets, sample_s=settings.sample_s)
@@ -85,6 +85,7 @@ def compare(shape: shapes.Shape, pass_name: str, made: operands.Operands, settin
     def record(side: str) -> dict[str, Any]:
         return {
             **{kind: harness.milliseconds(samples[side, kind]) for kind in kinds},
+            "cpu": harness.milliseconds(by_side[side]["call"].cpu_samples),
             "temporary_bytes": memory.temporary_bytes(compiled[side]),
             "resident_bytes": None,
         }
@@ -100,6 +101,7 @@ def compare(shape: shapes.Shape, pass_name: str, made: operands.Operands, settin
         "peer": record("peer"),
         "ratio": sides.ratio,
         "paired_ratio": sides.paired_ratio,
+        "cpu_ratio": min(by_side["peer"]["call"].cpu_samples) / min(by_side["ours"]["call"].cpu_samples),
         "moved_bytes": shapes.moved_bytes(shape, itemsize),
         "operations": shapes.operations(shape),
         "gflops": shapes.operations(shape) / min(sides.ours) / 1e9,

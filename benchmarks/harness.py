@@ -91,21 +91,44 @@ class _Rotating:
         return self._function(*operands)
 
 
-def _timed(call: Callable[[], Any], calls: int, clock: Clock) -> float:
-    start = clock()
-    for _ in range(calls):
-        jax.block_until_ready(call())
-    return (clock() - start) / calls
+class WallSampler:
+    """Samples of seconds a call, each result waited for; how many calls are a sample, the warm-up tells.
 
+    Args:
+      function: what is called.
+      sets: its operands, taken in turns.
+      sample_s: calls shorter than that share a sample.
+      clock: wall seconds.
+      cpu_clock: seconds that processors worked for this process, on all its threads.
 
-def wall_sampler(
-    function: Callable[..., Any], sets: Sequence[tuple[Any, ...]], *, sample_s: float, clock: Clock = time.perf_counter
-) -> Sampler:
-    """Samples of seconds a call, each result waited for. Warms up here, and finds how many calls are a sample."""
-    call = _Rotating(function, sets)
-    jax.block_until_ready(call())
-    calls = calls_per_sample(_timed(call, 1, clock), sample_s)
-    return lambda: _timed(call, calls, clock)
+    Attributes:
+      cpu_samples: processor seconds a call, of each sample so far. Time that other programs take is not in them.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        sets: Sequence[tuple[Any, ...]],
+        *,
+        sample_s: float,
+        clock: Clock = time.perf_counter,
+        cpu_clock: Clock = time.process_time,
+    ):
+        self._call, self._clock, self._cpu_clock = _Rotating(function, sets), clock, cpu_clock
+        self.cpu_samples: list[float] = []
+        jax.block_until_ready(self._call())
+        self._calls = 1
+        self._calls = calls_per_sample(self(), sample_s)
+        self.cpu_samples.clear()
+
+    def __call__(self) -> float:
+        """Take one sample."""
+        cpu, start = self._cpu_clock(), self._clock()
+        for _ in range(self._calls):
+            jax.block_until_ready(self._call())
+        seconds = (self._clock() - start) / self._calls
+        self.cpu_samples.append((self._cpu_clock() - cpu) / self._calls)
+        return seconds
 
 
 def host_sampler(
@@ -143,12 +166,12 @@ def device_sampler(
 ) -> Sampler:
     """Samples of seconds a call within one executable of as many calls as there are input sets."""
     compiled = jax.jit(together(function)).lower(*sets).compile()
-    whole = wall_sampler(compiled, [tuple(sets)], sample_s=sample_s, clock=clock)
+    whole = WallSampler(compiled, [tuple(sets)], sample_s=sample_s, clock=clock)
     return lambda: whole() / len(sets)
 
 
 def best_sampler(function: Callable[..., Any], sets: Sequence[tuple[Any, ...]], *, sample_s: float) -> Sampler:
     """The device's own time where it works apart from the host, else the wall time of a compiled call."""
     if jax.default_backend() == "cpu":
-        return wall_sampler(jax.jit(function).lower(*sets[0]).compile(), sets, sample_s=sample_s)
+        return WallSampler(jax.jit(function).lower(*sets[0]).compile(), sets, sample_s=sample_s)
     return device_sampler(function, sets, sample_s=sample_s)

@@ -77,7 +77,7 @@ def describe() -> dict[str, Any]:
 
 
 def _best_seconds(call: Callable[[], Any], sample_s: float = 0.05) -> float:
-    sampler = harness.wall_sampler(call, [()], sample_s=sample_s)
+    sampler = harness.WallSampler(call, [()], sample_s=sample_s)
     return min(sampler() for _ in range(_SAMPLES))
 
 

@@ -76,7 +76,7 @@ def add_resident(comparisons: Sequence[dict[str, Any]], implementation: str, pro
     jobs = [(entry, side) for entry in comparisons for side in compare.SIDES]
     task = progress.add_task("resident memory", total=len(jobs))
 
-    def measure(job: tuple[dict[str, Any], str]) -> None:
+    def measure_one(job: tuple[dict[str, Any], str]) -> None:
         entry, side = job
         entry[side]["resident_bytes"] = memory.measure_in_fresh_process(
             shapes.from_json(entry["shape"]), entry["pass"], entry["dtype"], side, implementation=implementation
@@ -84,7 +84,11 @@ def add_resident(comparisons: Sequence[dict[str, Any]], implementation: str, pro
         progress.advance(task)
 
     with concurrent.futures.ThreadPoolExecutor(_MEMORY_PROCESSES) as pool:
-        list(pool.map(measure, jobs))
+        try:
+            list(pool.map(measure_one, jobs))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def measure(results: dict[str, Any], options: argparse.Namespace, settings: compare.Settings, console: Console) -> None:

@@ -31,6 +31,7 @@ def comparison(ratio, *, name="2x7x9 3->5 3x3", agrees=True, implementation="com
         "peer": side,
         "ratio": ratio,
         "paired_ratio": ratio,
+        "cpu_ratio": ratio,
         "floor_ms": 0.5,
         "gflops": 123.4,
         "agrees": agrees,

@@ -65,17 +65,19 @@ def test_calls_per_sample():
 
 
 def test_wall_sampler_rotates_inputs_and_divides_by_calls():
-    clock, seen = Ticks(), []
+    clock, cpu_clock, seen = Ticks(), Ticks(), []
 
     def function(value):
         seen.append(value)
         clock.now += 0.25
+        cpu_clock.now += 0.125
         return value
 
-    sampler = harness.wall_sampler(function, [(0,), (1,), (2,)], sample_s=1.0, clock=clock)
+    sampler = harness.WallSampler(function, [(0,), (1,), (2,)], sample_s=1.0, clock=clock, cpu_clock=cpu_clock)
     assert seen == [0, 1]  # the warm-up, and the call that tells how many calls are a sample
     assert sampler() == 0.25
     assert seen == [0, 1, 2, 0, 1, 2]
+    assert sampler.cpu_samples == [0.125]
 
 
 def test_host_sampler_stops_the_clock_when_the_call_returns():
