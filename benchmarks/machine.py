@@ -47,6 +47,11 @@ def commit() -> str | None:
         return None
 
 
+def load() -> float:
+    """Processes that ran or waited to run over the last minute, this one included."""
+    return os.getloadavg()[0]
+
+
 def describe() -> dict[str, Any]:
     """Versions, compiled modules (with the instruction set of the CPU's), device and processor."""
     device = jax.devices()[0]

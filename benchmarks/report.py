@@ -108,6 +108,9 @@ def show(results: dict[str, Any], console: Console) -> None:
     console.print(f"{device['kind']} on {device['cpu']}, {device['cores']} cores")
     console.print("; ".join(f"{name} module: {module}" for name, module in results["modules"].items()))
     console.print(", ".join(f"{name} {version}" for name, version in versions.items()))
+    load = results["load"]["before"]
+    if load > device["cores"] / 2:
+        console.print(f"[red]other programs kept {load:.1f} of {device['cores']} cores busy: times are disturbed[/red]")
     rates = ", ".join(f"{dtype} {rate / 1e9:.0f} GFLOP/s" for dtype, rate in peaks["flops"].items())
     console.print(f"ceilings: {rates}, copy {peaks['bytes'] / 1e9:.1f} GB/s")
     if results["comparisons"]:

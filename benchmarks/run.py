@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -86,29 +87,9 @@ def add_resident(comparisons: Sequence[dict[str, Any]], implementation: str, pro
         list(pool.map(measure, jobs))
 
 
-def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Measure what the options ask for; the content of the result file."""
-    size = machine.size() if options.size == "auto" else options.size
-    defaults = _QUICK if options.quick else compare.Settings()
-    settings = defaults._replace(
-        rounds=options.rounds or defaults.rounds,
-        budget_s=defaults.budget_s if options.budget is None else options.budget,
-        implementation=options.implementation,
-    )
-    results: dict[str, Any] = {
-        "schema": SCHEMA,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **machine.describe(),
-        "size": size,
-        "quick": options.quick,
-        "settings": settings._asdict(),
-        "peaks": None,
-        "comparisons": [],
-        "checks": [],
-        "steps": [],
-    }
-    peaks_before = machine.peaks(options.dtypes)
-    chosen = chosen_shapes(options.suite, size, options.quick, options.match)
+def measure(results: dict[str, Any], options: argparse.Namespace, settings: compare.Settings, console: Console) -> None:
+    """Fill in the comparisons, checks and steps that the options ask for, one after the other."""
+    chosen = chosen_shapes(options.suite, results["size"], options.quick, options.match)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("comparisons", total=len(chosen) * len(options.dtypes) * len(options.passes))
         for shape in chosen:
@@ -120,20 +101,48 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
                     progress.advance(task)
                 del made
                 gc.collect()
-        add_resident(
-            [entry for entry in results["comparisons"] if entry["dtype"] in options.resident],
-            options.implementation,
-            progress,
-        )
+            if not console.is_terminal:
+                console.print(f"{shape.name} done")
+        resident = [entry for entry in results["comparisons"] if entry["dtype"] in options.resident]
+        add_resident(resident, options.implementation, progress)
         if "cases" in options.suite:
             results["checks"] = field_cases.run(options.dtypes, settings, quick=options.quick, progress=progress)
         if "step" in options.suite:
             results["steps"] = cifar10_step.run(options.dtypes, settings, quick=options.quick)
+
+
+def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Measure what the options ask for; the content of the result file. Interrupted, it holds what was done."""
+    defaults = _QUICK if options.quick else compare.Settings()
+    settings = defaults._replace(
+        rounds=options.rounds or defaults.rounds,
+        budget_s=defaults.budget_s if options.budget is None else options.budget,
+        implementation=options.implementation,
+    )
+    results: dict[str, Any] = {
+        "schema": SCHEMA,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **machine.describe(),
+        "load": {"before": machine.load()},
+        "size": machine.size() if options.size == "auto" else options.size,
+        "quick": options.quick,
+        "complete": False,
+        "settings": settings._asdict(),
+        "comparisons": [],
+        "checks": [],
+        "steps": [],
+    }
+    peaks_before = machine.peaks(options.dtypes)
+    try:
+        measure(results, options, settings, console)
+        results["complete"] = True
+    except KeyboardInterrupt:
+        console.print("interrupted: here is what was done")
+    results["load"]["after"] = machine.load()
     results["peaks"] = machine.highest(peaks_before, machine.peaks(options.dtypes))
     for entry in results["comparisons"]:
-        entry["floor_ms"] = machine.floor_ms(
-            entry["operations"], entry["moved_bytes"], entry["dtype"], results["peaks"]
-        )
+        work = entry["operations"], entry["moved_bytes"]
+        entry["floor_ms"] = machine.floor_ms(*work, entry["dtype"], results["peaks"])
     results["summary"] = report.summarise(results["comparisons"], results["steps"])
     return results
 
@@ -160,4 +169,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` and job managers interrupt with it
     sys.exit(main())

@@ -97,7 +97,8 @@ def test_result_file(tiny_run, tmp_path, capsys):
     assert run.main([*arguments, "--budget", "0", "--resident", "float32", "--out", str(path)]) == 0
     results = json.loads(path.read_text())
     assert results["schema"] == run.SCHEMA
-    assert {"date", "modules", "commit", "size", "settings", "peaks", "summary"} <= set(results)
+    assert {"date", "modules", "commit", "load", "size", "settings", "peaks", "summary"} <= set(results)
+    assert results["complete"]
     assert results["versions"]["jax"] == jax.__version__
     assert {"jaxlib", "jax_knnconv", "numpy", "python"} <= set(results["versions"])
     assert {"platform", "kind", "cpu", "cores"} <= set(results["device"])
@@ -118,6 +119,26 @@ def test_result_file(tiny_run, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert TINY_SHAPES[0].name in shown
     assert "geometric mean" in shown
+
+
+def test_interrupted_run_keeps_what_was_done(tiny_run, monkeypatch, tmp_path):
+    done = []
+    whole = compare.compare
+
+    def interrupted(*arguments):
+        if done:
+            raise KeyboardInterrupt
+        done.append(whole(*arguments))
+        return done[0]
+
+    monkeypatch.setattr(compare, "compare", interrupted)
+    path = tmp_path / "cpu.json"
+    arguments = ["--suite", "knn", "--dtypes", "float32", "--passes", "forward", "--budget", "0"]
+    assert run.main([*arguments, "--out", str(path)]) == 0
+    results = json.loads(path.read_text())
+    assert not results["complete"]
+    assert [entry["name"] for entry in results["comparisons"]] == [TINY_SHAPES[0].name]
+    assert results["comparisons"][0]["floor_ms"] > 0
 
 
 def test_disagreement_makes_the_run_fail(tiny_run, monkeypatch, tmp_path):
