@@ -6,6 +6,7 @@ is in `Operation`. The rest, groups, batch, bias, partial sums over a mesh, is t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ import jax.numpy as jnp
 from jax_knnconv._bilinear import Calls
 from jax_knnconv._dispatch import Handler, handler_primitive
 from jax_knnconv._partition import Labels, add_over, is_first, partitioned
-from jax_knnconv._primitive import ABSENT, is_absent, sum_groups
+from jax_knnconv._primitive import ABSENT, is_absent
+from jax_knnconv._xla.groups import sum_over_groups
 
 _PANEL = 64  # packed weights are padded to this many columns
 _PARTIAL_ELEMENTS = 1 << 21  # of all slices of dweight's partial sums together (8 MiB), unless one alone is larger
@@ -50,6 +52,12 @@ def group_sizes(rank: int, operands: Sequence[Any]) -> tuple[Any, ...]:
         if not is_absent(operand):
             sizes = [have if size == 1 else size for size, have in zip(sizes, operand.shape, strict=False)]
     return tuple(sizes)
+
+
+def local_groups(groups: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """One shard's part of a result's `groups`, from the shard's operands."""
+    sizes = group_sizes(len(groups), operands)
+    return tuple(1 if size == 1 else have for size, have in zip(groups, sizes, strict=True))
 
 
 def _struct(shape: Sequence[Any], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -195,15 +203,18 @@ def make_calls(op: Operation) -> Calls:
             size *= slots
         return [partial_sums(size, g.shape[-1])]
 
+    def dweight_fallback(x: Any, g: Any, *table: Any, spec: Any, out_dtype: Any, groups: Any, with_bias: bool) -> Any:
+        params = {"spec": spec, "out_dtype": jnp.float32, "group_rank": len(groups), "with_bias": with_bias}
+        dw, db = sum_over_groups(functools.partial(op.dweight.fallback, **params), groups, x, g, *table)
+        return [dw.astype(out_dtype), db]
+
     dweight_handler = handler_primitive(
         Handler(
             operation=f"{op.name}_dweight",
             results=dweight_results,
             workspace=dweight_workspace,
             attributes=lambda *operands, spec, **static: op.dweight.attributes(spec),
-            fallback=lambda x, g, *table, groups, **static: op.dweight.fallback(
-                x, g, *table, group_rank=len(groups), **static
-            ),
+            fallback=dweight_fallback,
         )
     )
 
@@ -226,23 +237,12 @@ def make_calls(op: Operation) -> Calls:
         )
 
         def local(x: Any, g: Any, *used: Any, summed_over: Sequence[str]) -> Any:
-            full = group_sizes(rank, (x, g, *used))
-            whole = full == groups and not summed_over
-            dw, db = dweight_handler.bind(
-                x,
-                g,
-                *used,
-                spec=spec,
-                out_dtype=out_dtype if whole else jnp.dtype(jnp.float32),
-                groups=full,
-                with_bias=with_bias,
-                implementation=spec.implementation,
-            )
-            if whole:
-                return [dw, db]
-            dw = sum_groups(dw, groups, jnp.float32)
-            db = sum_groups(db, groups, jnp.float32) if with_bias else db
-            return add_over((dw, db), summed_over, [out_dtype, jnp.float32])
+            params = {"spec": spec, "with_bias": with_bias, "implementation": spec.implementation}
+            params["groups"] = local_groups(groups, (x, g, *used))
+            if not summed_over:
+                return dweight_handler.bind(x, g, *used, out_dtype=out_dtype, **params)
+            partial = dweight_handler.bind(x, g, *used, out_dtype=jnp.dtype(jnp.float32), **params)
+            return add_over(partial, summed_over, [out_dtype, jnp.float32])
 
         return partitioned(local, labels, operands)
 

@@ -93,8 +93,7 @@ ffi::Error RunDenseDweight(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
   std::copy_n(padding.begin(), 2, taps.padding);
   std::copy_n(dilation.begin(), 2, taps.dilation);
   const int64_t rows = call.batch * taps.out_height * taps.out_width;
-  const auto plan =
-      DweightPlan::Make(groups.count(), rows, call.slots, call.channels, call.columns, 1, call.max_slices);
+  const auto plan = DweightPlan::Make(call, rows, 1);
   RunDweight(pool, plan, call, [&](int64_t) { return taps; });
   return ffi::Error::Success();
 }

@@ -167,6 +167,28 @@ def test_vmapped_axis_sharded():
     close(run(sharded), jax.vmap(lambda w: jkc.knn_conv(NODES, w, TABLE))(weights))
 
 
+@pytest.mark.parametrize("per_example", [False, True])
+def test_tables_of_samples_sharded(per_example):
+    """One table a sample, samples over the devices: gradients of each, or their sum over samples and devices."""
+    tables = [jkc.NeighborTable(RNG.integers(-1, 8, (5, 3)), num_inputs=7) for _ in NODES]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
+    each = [jax.grad(knn_loss)((WEIGHT, BIAS), x[None], t) for x, t in zip(NODES, tables, strict=True)]
+    want = jax.tree.map(lambda *leaves: jnp.stack(leaves) if per_example else sum(leaves), *each)
+
+    def gradient(x, table):
+        def loss(params, x, table):
+            return knn_loss(params, x[None], table)
+
+        if per_example:
+            return jax.vmap(jax.grad(loss), (None, 0, 0))((WEIGHT, BIAS), x, table)
+        return jax.grad(lambda params: jax.vmap(loss, (None, 0, 0))(params, x, table).sum())((WEIGHT, BIAS))
+
+    x, table = jax.device_put((NODES, stacked), NamedSharding(mesh_of(AxisType.Auto), P("data")))
+    text = jax.jit(gradient).lower(x, table).compile().as_text()
+    assert collectives(text)["all-gather"] == 0
+    close(jax.jit(gradient)(x, table), want)
+
+
 def test_independent_calls_at_once():
     """Many calls on all devices at once, on few cores: none waits for a thread that another holds."""
     run = jax.jit(lambda x: sum(jkc.conv2d(x * i, KERNEL).sum() for i in range(4)))
