@@ -6,6 +6,7 @@
 #include "cpu/cells.h"
 #include "cpu/dot_block.h"
 #include "cpu/hub_sums.h"
+#include "cpu/in_place_block.h"
 #include "cpu/knn_blocks.h"
 #include "cpu/tile_block.h"
 
@@ -54,6 +55,11 @@ void RunColumns(ffi::ThreadPool& pool, const KnnPass& pass, const ForwardTaps& t
       dots.Begin(block.rows());
       AddColumns(block, indices, taps.columns, columns, dots, used);
       block.Store(dots, used);
+    } else if (InPlaceBlock::Suits(pass.read, pass.panels)) {
+      InPlaceBlock rows(ActiveIsa(), pass.panels, block.packed, block.panels.begin, block.panels.end);
+      rows.Begin(block.rows());
+      AddColumns(block, indices, taps.columns, columns, rows, used);
+      block.Store(rows, used);
     } else {
       TileBlock tile(ActiveIsa(), pass.read, pass.panels, block.packed, block.panels.begin, block.panels.end,
                      kBlockRows);
