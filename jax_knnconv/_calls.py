@@ -18,6 +18,7 @@ from jax_knnconv._partition import Labels, add_over, is_first, partitioned
 from jax_knnconv._primitive import ABSENT, is_absent, sum_groups
 
 _PANEL = 64  # packed weights are padded to this many columns
+_HUB = 256  # on a GPU, taps of one source beyond which its sum is split (docs/handlers.md)
 _PARTIAL_ELEMENTS = 1 << 21  # of all slices of dweight's partial sums together (8 MiB), unless one alone is larger
 _MOST_SLICES = 16
 
@@ -56,12 +57,35 @@ def _struct(shape: Sequence[Any], dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
-def packed_weights(w: Any, *, reduced: int, columns: int, rank: int) -> jax.ShapeDtypeStruct:
-    """Room for weights as float32 panels: one matrix [reduced, columns padded] a slot and group."""
+def packed_weights(w: Any, *, reduced: int, columns: int, rank: int, platform: str) -> jax.ShapeDtypeStruct:
+    """Room for weights as float32 panels: one matrix [reduced, columns padded] a slot and group. GPUs need none."""
+    if platform != "cpu":
+        return _struct(ABSENT, jnp.float32)
     slots = 1
     for size in (*w.shape[:rank], *w.shape[rank:-2]):
         slots = slots * size
     return _struct((slots * reduced * (-(-columns // _PANEL) * _PANEL),), jnp.float32)
+
+
+def hub_sums(g: Any, w: Any, source_rows: Any, *, batch: Any, rank: int) -> jax.ShapeDtypeStruct:
+    """Room for a GPU's partial sums of dx over sources with many taps: two rows [batch, C] for every `_HUB` taps."""
+    taps = source_rows.shape[-1]
+    if isinstance(taps, int) and taps <= _HUB:
+        return _struct(ABSENT, jnp.float32)
+    groups = 1
+    for size in group_sizes(rank, (g, w, source_rows)):
+        groups = groups * size
+    return _struct((groups * 2 * (-(-taps // _HUB)) * batch * w.shape[-2],), jnp.float32)
+
+
+def dinput_workspace(g: Any, w: Any, *source_order: Any, rank: int, platform: str, fixed: int) -> jax.ShapeDtypeStruct:
+    """What a dinput handler needs; `fixed` dimensions of g follow its batch dimensions."""
+    if platform == "cpu" or not source_order:
+        return packed_weights(w, reduced=w.shape[-1], columns=w.shape[-2], rank=rank, platform=platform)
+    batch = 1
+    for size in g.shape[rank : g.ndim - fixed]:
+        batch = batch * size
+    return hub_sums(g, w, source_order[1], batch=batch, rank=rank)
 
 
 def partial_sums(weight_size: int, columns: int) -> jax.ShapeDtypeStruct:
@@ -111,8 +135,8 @@ def make_calls(op: Operation) -> Calls:
         Handler(
             operation=f"{op.name}_forward",
             results=forward_results,
-            workspace=lambda x, w, *rest, group_rank, **static: [
-                packed_weights(w, reduced=w.shape[-2], columns=w.shape[-1], rank=group_rank)
+            workspace=lambda x, w, *rest, group_rank, platform, **static: [
+                packed_weights(w, reduced=w.shape[-2], columns=w.shape[-1], rank=group_rank, platform=platform)
             ],
             attributes=lambda *operands, spec, **static: op.forward.attributes(spec),
             fallback=lambda x, w, bias, *table, spec, out_dtype, group_rank: [
@@ -154,8 +178,8 @@ def make_calls(op: Operation) -> Calls:
         Handler(
             operation=f"{op.name}_dinput",
             results=dinput_results,
-            workspace=lambda g, w, *rest, group_rank, **static: [
-                packed_weights(w, reduced=w.shape[-1], columns=w.shape[-2], rank=group_rank)
+            workspace=lambda g, w, *table, group_rank, platform, **static: [
+                dinput_workspace(g, w, *table, rank=group_rank, platform=platform, fixed=y_rank)
             ],
             attributes=lambda *operands, spec, **static: op.dinput.attributes(spec),
             fallback=lambda g, w, *table, spec, out_dtype, group_rank: [
