@@ -47,4 +47,28 @@ KNNCONV_DEVICE float ToFloat(float value) { return value; }
 KNNCONV_DEVICE float ToFloat(Half value) { return __half2float(value); }
 KNNCONV_DEVICE float ToFloat(BFloat value) { return __bfloat162float(value); }
 
+KNNCONV_DEVICE float LoadElement(const void* data, Element type, int64_t index) {
+  switch (type) {
+    case Element::kF32:
+      return static_cast<const float*>(data)[index];
+    case Element::kF16:
+      return ToFloat(static_cast<const Half*>(data)[index]);
+    default:
+      return ToFloat(static_cast<const BFloat*>(data)[index]);
+  }
+}
+
+KNNCONV_DEVICE void StoreElement(void* data, Element type, int64_t index, float value) {
+  switch (type) {
+    case Element::kF32:
+      static_cast<float*>(data)[index] = value;
+      break;
+    case Element::kF16:
+      static_cast<Half*>(data)[index] = FromFloat<Half>(value);
+      break;
+    default:
+      static_cast<BFloat*>(data)[index] = FromFloat<BFloat>(value);
+  }
+}
+
 }  // namespace knnconv::gpu

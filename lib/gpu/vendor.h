@@ -10,6 +10,7 @@
 #include <hip/hip_runtime.h>
 
 #define gpuDeviceAttributeMultiprocessorCount hipDeviceAttributeMultiprocessorCount
+#define gpuDeviceAttributeMaxSharedMemoryPerBlockOptin hipDeviceAttributeMaxSharedMemoryPerBlock
 #define gpuDeviceGetAttribute hipDeviceGetAttribute
 #define gpuError_t hipError_t
 #define gpuErrorInvalidConfiguration hipErrorInvalidConfiguration
@@ -28,6 +29,7 @@
 #include <cuda_runtime.h>
 
 #define gpuDeviceAttributeMultiprocessorCount cudaDevAttrMultiProcessorCount
+#define gpuDeviceAttributeMaxSharedMemoryPerBlockOptin cudaDevAttrMaxSharedMemoryPerBlockOptin
 #define gpuDeviceGetAttribute cudaDeviceGetAttribute
 #define gpuError_t cudaError_t
 #define gpuErrorInvalidConfiguration cudaErrorInvalidConfiguration

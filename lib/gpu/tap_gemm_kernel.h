@@ -1,0 +1,200 @@
+// The kernel of a TapGemm: one tile [rows, columns] of the result a thread block, fp32 accumulators in registers.
+//
+//     for each round of layers, for each step of kDepth of (layer, channel):
+//         A [rows, kDepth] = gathered source rows,  B [kDepth, columns] = weight rows      (shared memory)
+//         acc += A @ B                                                                     (4 warps, 16x16x16 fragments)
+//     out = round(acc + bias)
+//
+// Large tiles are bound by shared memory bandwidth of the fragments' loads, small ones by the gathers' latency.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/fragment.h"
+#include "gpu/tap_layers.h"
+#include "gpu/tap_staging.h"
+
+namespace knnconv::gpu {
+
+// How the tile's columns and rows are shared among warps.
+template <int kRows, int kColumns>
+struct WarpGrid {
+  static constexpr int kWarps = kTapThreads / kWarpSize;
+  static constexpr int kAcross = kRows == 16 ? (kColumns / kFragment < kWarps ? kColumns / kFragment : kWarps)
+                                             : (kColumns == 32 && kRows >= 64 ? 1 : 2);
+  static constexpr int kDown = kRows == 16 ? 1 : kWarps / kAcross;
+  static constexpr int kUsed = kAcross * kDown;
+  static constexpr int kWarpRows = kRows / kDown, kWarpColumns = kColumns / kAcross;
+  static constexpr int kHigh = kWarpRows / kFragment, kWide = kWarpColumns / kFragment;  // fragments of a warp
+};
+
+template <typename Shape, bool kVector>
+struct TapKernel {
+  using T = typename Shape::T;
+  using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
+  using Table = TapTable<Shape::kRows>;
+  static constexpr int kStages = kVector ? 3 : 2;
+  static constexpr int kOutPitch = Warps::kWarpColumns + 4;  // of a warp's strip of fp32 results
+  static constexpr int kStageBytes = kStages * Shape::kStage * 2;
+  static constexpr int kOutBytes = Warps::kUsed * kFragment * kOutPitch * 4;
+  static constexpr int kTableOffset = ((kStageBytes > kOutBytes ? kStageBytes : kOutBytes) + 15) / 16 * 16;
+  static constexpr int kSharedBytes = kTableOffset + sizeof(Table);
+};
+
+template <typename Shape, bool kVector>
+using TapAccumulators = Accumulator[WarpGrid<Shape::kRows, Shape::kColumns>::kHigh]
+                                   [WarpGrid<Shape::kRows, Shape::kColumns>::kWide];
+
+// acc += A @ B over one staged step.
+template <typename Shape, bool kVector>
+KNNCONV_DEVICE void MultiplyStep(TapAccumulators<Shape, kVector>& acc, const typename Shape::T* a,
+                                 const typename Shape::T* b) {
+  using T = typename Shape::T;
+  using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
+  constexpr Major kMajorB = Shape::kTransposed ? Major::kCol : Major::kRow;
+  const int warp = threadIdx.x / kWarpSize;
+  const int row = warp / Warps::kAcross * Warps::kWarpRows, column = warp % Warps::kAcross * Warps::kWarpColumns;
+#pragma unroll
+  for (int k = 0; k < kDepth; k += kFragment) {
+    FragmentA<T, Major::kRow> left[Warps::kHigh];
+    FragmentB<T, kMajorB> right[Warps::kWide];
+#pragma unroll
+    for (int i = 0; i < Warps::kHigh; ++i) {
+      LoadFragment(left[i], a + (row + i * kFragment) * kDepthPitch + k, kDepthPitch);
+    }
+#pragma unroll
+    for (int j = 0; j < Warps::kWide; ++j) {
+      const int at = column + j * kFragment;
+      LoadFragment(right[j], b + (Shape::kTransposed ? at * Shape::kColumnPitch + k : k * Shape::kColumnPitch + at),
+                   Shape::kColumnPitch);
+    }
+#pragma unroll
+    for (int i = 0; i < Warps::kHigh; ++i) {
+#pragma unroll
+      for (int j = 0; j < Warps::kWide; ++j) MultiplyAdd(acc[i][j], left[i], right[j]);
+    }
+  }
+}
+
+// Stores 8 neighbouring results of a row, `count` of them.
+template <typename T>
+KNNCONV_DEVICE void StoreChunk(T* out, const float (&value)[kChunk], int count) {
+  constexpr int kBytes = kChunk * sizeof(T);
+  if (count == kChunk && reinterpret_cast<uintptr_t>(out) % 16 == 0) {
+    union {
+      uint4 bits[kBytes / 16];
+      T element[kChunk];
+    } packed = {};
+#pragma unroll
+    for (int e = 0; e < kChunk; ++e) packed.element[e] = FromFloat<T>(value[e]);
+#pragma unroll
+    for (int i = 0; i < kBytes / 16; ++i) reinterpret_cast<uint4*>(out)[i] = packed.bits[i];
+  } else {
+#pragma unroll
+    for (int e = 0; e < kChunk; ++e) {
+      if (e < count) out[e] = FromFloat<T>(value[e]);
+    }
+  }
+}
+
+// out = round(acc + bias), 16 rows of a warp at a time through `strip` in shared memory, so that stores are 16 bytes wide.
+template <typename Shape, bool kVector>
+KNNCONV_DEVICE void WriteTile(const TapGemm& gemm, const TapTile& tile, const TapTable<Shape::kRows>& table,
+                              const TapAccumulators<Shape, kVector>& acc, float* strips) {
+  using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
+  constexpr int kPitch = TapKernel<Shape, kVector>::kOutPitch;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  if (warp >= Warps::kUsed) return;
+  const int first_row = warp / Warps::kAcross * Warps::kWarpRows;
+  const int first_column = warp % Warps::kAcross * Warps::kWarpColumns;
+  float* strip = strips + warp * kFragment * kPitch;
+  constexpr int kLine = Warps::kWarpColumns / kChunk;
+#pragma unroll
+  for (int i = 0; i < Warps::kHigh; ++i) {
+#pragma unroll
+    for (int j = 0; j < Warps::kWide; ++j) StoreAccumulator(strip + j * kFragment, acc[i][j], kPitch);
+    __syncwarp();
+    for (int c = lane; c < kFragment * kLine; c += kWarpSize) {
+      const int row = first_row + i * kFragment + c / kLine;
+      const int inner = c % kLine * kChunk, column = tile.first_column + first_column + inner;
+      const int count = min(kChunk, gemm.columns - column);
+      const int64_t out_row = table.row_out[row];
+      if (count <= 0 || out_row < 0) continue;
+      const bool empty = gemm.zero_empty_rows && table.node_live[table.row_column[row]] == 0;
+      float value[kChunk];
+#pragma unroll
+      for (int e = 0; e < kChunk; ++e) {
+        const float bias = tile.bias != nullptr && e < count ? tile.bias[column + e] : 0.0f;
+        value[e] = empty ? 0.0f : strip[c / kLine * kPitch + inner + e] + bias;
+      }
+      const int64_t at = out_row + column;
+      if (gemm.out_type == Element::kF32) {
+        StoreChunk(static_cast<float*>(gemm.out) + at, value, count);
+      } else if (gemm.out_type == Element::kF16) {
+        StoreChunk(static_cast<Half*>(gemm.out) + at, value, count);
+      } else {
+        StoreChunk(static_cast<BFloat*>(gemm.out) + at, value, count);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+template <typename Shape, bool kVector>
+__global__ void __launch_bounds__(kTapThreads, 2)
+    TapGemmKernel(const TapGemm gemm, const TapGrid grid, bool vector_a, bool vector_b) {
+  using T = typename Shape::T;
+  using Kernel = TapKernel<Shape, kVector>;
+  if constexpr (kHasTensorCores<T>) {
+    extern __shared__ __align__(128) char shared[];
+    T* stages = reinterpret_cast<T*>(shared);
+    auto& table = *reinterpret_cast<typename Kernel::Table*>(shared + Kernel::kTableOffset);
+    const TapTile tile = OpenTile<Shape::kRows, Shape::kColumns>(gemm, grid, table);
+    if (tile.rows == 0) return;
+    if (gemm.kind == Taps::kRows || gemm.kind == Taps::kSources) OpenLists(gemm, tile, table);
+
+    TapAccumulators<Shape, kVector> acc;
+#pragma unroll
+    for (auto& row : acc) {
+#pragma unroll
+      for (auto& fragment : row) FillAccumulator(fragment, 0.0f);
+    }
+    const bool multiplies = threadIdx.x / kWarpSize < Kernel::Warps::kUsed;
+    auto stage = [&](int step) { return stages + step % Kernel::kStages * Shape::kStage; };
+
+    TapProgress progress;
+    int active = 0;
+    while (NextLayers(gemm, tile, table, progress, active)) {
+      const int steps = (active * gemm.depth + kDepth - 1) / kDepth;
+      if constexpr (kVector) {
+        const VectorStager<Shape> stager(gemm, grid, tile, table);
+        auto load = [&](int step) {
+          if (step < steps) stager.Stage(stage(step), stage(step) + Shape::kElementsA, step, active);
+          CommitCopies();
+        };
+#pragma unroll
+        for (int step = 0; step < Kernel::kStages - 1; ++step) load(step);
+        for (int step = 0; step < steps; ++step) {
+          WaitForCopies<Kernel::kStages - 2>();
+          __syncthreads();
+          load(step + Kernel::kStages - 1);
+          if (multiplies) MultiplyStep<Shape, kVector>(acc, stage(step), stage(step) + Shape::kElementsA);
+        }
+        WaitForCopies<0>();
+      } else {
+        AnyStager<Shape> stager(gemm, grid, tile, table, vector_a, vector_b);
+        if (steps > 0) stager.Read(0, active);
+        for (int step = 0; step < steps; ++step) {
+          stager.Write(stage(step), stage(step) + Shape::kElementsA);
+          __syncthreads();
+          if (step + 1 < steps) stager.Read(step + 1, active);
+          if (multiplies) MultiplyStep<Shape, kVector>(acc, stage(step), stage(step) + Shape::kElementsA);
+        }
+      }
+      __syncthreads();
+    }
+    WriteTile<Shape, kVector>(gemm, tile, table, acc, reinterpret_cast<float*>(shared));
+  }
+}
+
+}  // namespace knnconv::gpu

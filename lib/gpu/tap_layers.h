@@ -1,0 +1,276 @@
+// Rounds of layers: fills the table of a tile with up to kLayers layers at a time, by where its taps come from.
+//
+// Every function here is called by all threads of the block and ends with them in step.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+
+#include "gpu/lanes.h"
+#include "gpu/tap_tile.h"
+
+namespace knnconv::gpu {
+
+// How far the tile's layers have been handed out.
+struct TapProgress {
+  int next = 0;               // column or tap of the window; where slots come from a table, the first slot not laid out
+  int layer = 0, layers = 0;  // of the slots that are laid out
+};
+
+KNNCONV_DEVICE bool IsRow(int32_t index, int64_t rows) {
+  return static_cast<uint64_t>(static_cast<int64_t>(index)) < static_cast<uint64_t>(rows);
+}
+
+// Keeps the layers that have a tap, in order. `slot(l)` is the slot of layer l of the round.
+template <int kRows, typename Slot>
+KNNCONV_DEVICE int KeepLiveLayers(const TapGemm& gemm, TapTable<kRows>& table, const Slot& slot) {
+  const int l = threadIdx.x;
+  const uint32_t live = table.live;
+  if (l < kLayers && (live >> l & 1) != 0) {
+    const int position = __popc(live & ((1u << l) - 1));
+    table.layer[position] = l;
+    table.weight[position] = int64_t{gemm.depth} * gemm.columns * slot(l);
+  }
+  __syncthreads();
+  return __popc(live);
+}
+
+// A table without slots: layer l is column next + l.
+template <int kRows>
+KNNCONV_DEVICE bool NextColumns(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                                TapProgress& progress, int& active) {
+  const int columns = gemm.table.columns, first = progress.next;
+  if (first >= columns) return false;
+  if (threadIdx.x == 0) table.live = 0;
+  __syncthreads();
+  // kLayers neighbouring threads read one node's columns.
+  const int l = threadIdx.x % kLayers, column = first + l;
+  bool any = false;
+  for (int j = threadIdx.x / kLayers; j < tile.nodes; j += kTapThreads / kLayers) {
+    const int32_t index = column < columns ? tile.tap_sources[(tile.first_node + j) * columns + column] : kHole;
+    const bool valid = IsRow(index, gemm.source_rows);
+    table.source[l][j] = valid ? index : kHole;
+    any |= valid;
+    const uint32_t taps = GroupBallot(valid, kLayers);
+    if (l == 0 && taps != 0) table.node_live[j] = 1;
+  }
+  if (any) atomicOr(&table.live, 1u << l);
+  __syncthreads();
+  active = KeepLiveLayers(gemm, table, [&](int layer) { return first + layer; });
+  progress.next = first + kLayers;
+  return true;
+}
+
+// Taps of a class of pixels along one dimension: f = first + i * step for i < count.
+struct WindowLine {
+  int first, step, count;
+};
+
+KNNCONV_DEVICE WindowLine LineOf(const WindowTaps& window, int dimension, int residue) {
+  if (!window.transposed) return {0, 1, window.kernel[dimension]};
+  // f reaches a whole source pixel when residue + padding - f * dilation is a multiple of the stride; such f repeat after
+  // `stride` steps at most.
+  const int stride = window.stride[dimension], origin = residue + window.padding[dimension];
+  WindowLine line{0, 0, 0};
+  for (int f = 0; f < 2 * stride && line.step == 0; ++f) {
+    if ((origin - f * window.dilation[dimension]) % stride != 0) continue;
+    if (line.count == 0) {
+      line.first = f;
+      line.count = 1;
+    } else {
+      line.step = f - line.first;
+    }
+  }
+  const int beyond = window.kernel[dimension] - line.first;
+  line.count = line.count == 0 || beyond <= 0 ? 0 : (beyond + line.step - 1) / line.step;
+  return line;
+}
+
+KNNCONV_DEVICE int OffsetOf(const WindowTaps& window, int dimension, int residue, int f) {
+  const int reach = f * window.dilation[dimension], padding = window.padding[dimension];
+  return window.transposed ? (residue + padding - reach) / window.stride[dimension] : reach - padding;
+}
+
+// Pixels: layer l is tap next + l of the class, row by row of the kernel.
+template <int kRows>
+KNNCONV_DEVICE bool NextWindow(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                               TapProgress& progress, int& active) {
+  const WindowTaps& window = gemm.window;
+  const WindowLine vertical = LineOf(window, 0, tile.residue[0]), horizontal = LineOf(window, 1, tile.residue[1]);
+  const int taps = vertical.count * horizontal.count, first = progress.next;
+  if (first >= taps) return false;
+  if (threadIdx.x == 0) table.live = 0;
+  __syncthreads();
+  auto kernel_row = [&](int tap) { return vertical.first + tap / horizontal.count * vertical.step; };
+  auto kernel_column = [&](int tap) { return horizontal.first + tap % horizontal.count * horizontal.step; };
+  const int l = threadIdx.x % kLayers, tap = first + l;
+  const int dh = OffsetOf(window, 0, tile.residue[0], kernel_row(tap));
+  const int dw = OffsetOf(window, 1, tile.residue[1], kernel_column(tap));
+  bool any = false;
+  for (int j = threadIdx.x / kLayers; j < tile.nodes && tap < taps; j += kTapThreads / kLayers) {
+    const int h = table.pixel.row[j] + dh, w = table.pixel.column[j] + dw;
+    const bool valid = static_cast<unsigned>(h) < static_cast<unsigned>(window.source_size[0]) &&
+                       static_cast<unsigned>(w) < static_cast<unsigned>(window.source_size[1]);
+    table.source[l][j] = valid ? h * window.source_size[1] + w : kHole;
+    any |= valid;
+  }
+  if (any) atomicOr(&table.live, 1u << l);
+  __syncthreads();
+  active = KeepLiveLayers(gemm, table, [&](int layer) {
+    return kernel_row(first + layer) * window.kernel[1] + kernel_column(first + layer);
+  });
+  progress.next = first + kLayers;
+  return true;
+}
+
+// A 64-bit offset stored as two int32 words, low word first.
+KNNCONV_DEVICE int64_t SourceOffset(const int32_t* offsets, int64_t node) {
+  const uint64_t low = static_cast<uint32_t>(offsets[2 * node]), high = static_cast<uint32_t>(offsets[2 * node + 1]);
+  return static_cast<int64_t>(high << 32 | low);
+}
+
+// Starts the lists of the tile's nodes. Nodes with more than kHubTaps taps in the source order get none, and their rows
+// are not written.
+template <int kRows>
+KNNCONV_DEVICE void OpenLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table) {
+  const int32_t* offsets =
+      gemm.kind == Taps::kSources
+          ? gemm.table.offsets + gemm.table.offset_groups.Offset(gemm.groups, tile.group)
+          : nullptr;
+  const int j = threadIdx.x;
+  if (j < tile.nodes) {
+    const int64_t node = tile.first_node + j;
+    int64_t begin = node * gemm.table.columns, count = gemm.table.columns;
+    if (gemm.kind == Taps::kSources) {
+      begin = SourceOffset(offsets, node);
+      count = SourceOffset(offsets, node + 1) - begin;
+    }
+    table.list.begin[j] = begin;
+    table.list.count[j] = count > kHubTaps && gemm.kind == Taps::kSources ? -1 : static_cast<int>(count);
+    table.list.cursor[j] = 0;
+    table.list.slot[j] = INT_MIN;
+    table.list.rank[j] = -1;
+  }
+  __syncthreads();
+  if (j < tile.rows && table.list.count[table.row_column[j]] < 0) table.row_out[j] = -1;
+  __syncthreads();
+}
+
+// Walks the nodes' lists from their cursors while slots are below `slot_end`, `width` threads a node. A tap's rank is its
+// place among the taps of its node and slot. kPlace false: finds each slot's largest rank. kPlace true: writes taps of
+// layers [first_layer, first_layer + kLayers) into the table and moves the cursors.
+template <bool kPlace, int kRows>
+KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table, int slot_begin,
+                              int slot_end, int round_begin) {
+  int width = kLayers;
+  while (width * tile.nodes > kTapThreads) width /= 2;
+  const int j = threadIdx.x / width, lane = threadIdx.x % width;
+  bool more = j < tile.nodes;
+  const int count = more ? table.list.count[j] : 0;
+  const int64_t begin = more ? table.list.begin[j] : 0;
+  int cursor = more ? table.list.cursor[j] : 0;
+  int last_slot = more ? table.list.slot[j] : 0, last_rank = more ? table.list.rank[j] : 0;
+  more = more && cursor < count;
+  bool placed = false;
+  while (AnyLane(more)) {
+    const int at = cursor + lane;
+    const bool in_list = more && at < count;
+    const int slot = in_list ? tile.tap_slots[begin + at] : INT_MAX;
+    const bool in_window = in_list && slot < slot_end;
+    const int32_t source = in_window ? tile.tap_sources[begin + at] : kHole;
+    const bool valid = slot >= slot_begin && IsRow(source, gemm.source_rows);
+
+    const int before = GroupShuffleUp(slot, width);
+    const uint32_t heads = GroupBallot(slot != (lane == 0 ? last_slot : before), width) & ((2u << lane) - 1);
+    const int rank = heads != 0 ? lane - (31 - __clz(static_cast<int>(heads))) : last_rank + 1 + lane;
+
+    // Taps are taken from the front only. A hole may be taken with any layer: it goes nowhere.
+    bool taken = in_window;
+    if constexpr (kPlace) {
+      const int layer = valid ? table.list.first_layer[slot - slot_begin] + rank - round_begin : 0;
+      taken = in_window && layer < kLayers;
+      const uint32_t front = GroupBallot(!taken, width);
+      taken = taken && (front == 0 || lane < __ffs(static_cast<int>(front)) - 1);
+      if (taken && valid) {
+        table.source[layer][j] = source;
+        placed = true;
+      }
+    } else if (valid) {
+      atomicMax(&table.list.multiplicity[slot - slot_begin], rank + 1);
+    }
+    const int moved = __popc(GroupBallot(taken, width));
+    const int slot_moved = GroupShuffle(slot, moved > 0 ? moved - 1 : 0, width);
+    const int rank_moved = GroupShuffle(rank, moved > 0 ? moved - 1 : 0, width);
+    if (moved > 0) {
+      last_slot = slot_moved;
+      last_rank = rank_moved;
+    }
+    cursor += moved;
+    more = more && moved == width && cursor < count;
+  }
+  const bool live = GroupBallot(placed, width) != 0;
+  if (kPlace && lane == 0 && j < tile.nodes) {
+    if (live) table.node_live[j] = 1;
+    table.list.cursor[j] = cursor;
+    table.list.slot[j] = last_slot;
+    table.list.rank[j] = last_rank;
+  }
+}
+
+// A table with a slot for each tap: layers are slots in order, each as often as some node of the tile has it.
+template <int kRows>
+KNNCONV_DEVICE bool NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                                TapProgress& progress, int& active) {
+  const int t = threadIdx.x;
+  while (progress.layer == progress.layers) {
+    const int begin = progress.next;
+    if (begin >= gemm.slots) return false;
+    const int end = min(gemm.slots, begin + kSlotWindow);
+    if (t < kSlotWindow) table.list.multiplicity[t] = 0;
+    __syncthreads();
+    WalkLists<false>(gemm, tile, table, begin, end, 0);
+    __syncthreads();
+    int sum = 0, all = 0;
+    for (int i = 0; i < end - begin; ++i) {
+      if (i == t) sum = all;
+      all += table.list.multiplicity[i];
+    }
+    if (t < end - begin) table.list.first_layer[t] = sum;
+    progress.next = end;
+    progress.layer = 0;
+    progress.layers = all;
+    __syncthreads();
+  }
+
+  const int slot_begin = (progress.next - 1) / kSlotWindow * kSlotWindow, slots = progress.next - slot_begin;
+  const int round = progress.layer, layers = min(kLayers, progress.layers - round);
+  for (int i = t; i < kLayers * tile.nodes; i += kTapThreads) table.source[i / tile.nodes][i % tile.nodes] = kHole;
+  if (t < slots) {
+    const int first = table.list.first_layer[t] - round, end = first + table.list.multiplicity[t];
+    for (int l = max(first, 0); l < min(end, kLayers); ++l) table.list.layer_slot[l] = slot_begin + t;
+  }
+  // Every layer of a slot is some node's tap, or that of a hole between taps, which adds zeros.
+  if (t == 0) table.live = layers == kLayers ? kAllLanes : (1u << layers) - 1;
+  __syncthreads();
+  WalkLists<true>(gemm, tile, table, slot_begin, progress.next, round);
+  __syncthreads();
+  active = KeepLiveLayers(gemm, table, [&](int layer) { return table.list.layer_slot[layer]; });
+  progress.layer = round + layers;
+  return true;
+}
+
+// Fills the table with the tile's next `active` layers, which may be none; false after the last ones.
+template <int kRows>
+KNNCONV_DEVICE bool NextLayers(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                               TapProgress& progress, int& active) {
+  switch (gemm.kind) {
+    case Taps::kColumns:
+      return NextColumns(gemm, tile, table, progress, active);
+    case Taps::kWindow:
+      return NextWindow(gemm, tile, table, progress, active);
+    default:
+      return NextOfLists(gemm, tile, table, progress, active);
+  }
+}
+
+}  // namespace knnconv::gpu
