@@ -21,6 +21,8 @@ _PANEL = 64  # packed weights are padded to this many columns
 _HUB = 256  # on a GPU, taps of one source beyond which its sum is split (docs/handlers.md)
 _PARTIAL_ELEMENTS = 1 << 21  # of all slices of dweight's partial sums together (8 MiB), unless one alone is larger
 _MOST_SLICES = 16
+_GPU_PARTIAL_ELEMENTS = 1 << 23  # the same on a GPU (32 MiB), whose many thread blocks each sum a slice
+_MOST_GPU_SLICES = 1024
 
 
 class Pass(NamedTuple):
@@ -88,11 +90,20 @@ def dinput_workspace(g: Any, w: Any, *source_order: Any, rank: int, platform: st
     return hub_sums(g, w, source_order[1], batch=batch, rank=rank)
 
 
-def partial_sums(weight_size: int, columns: int) -> jax.ShapeDtypeStruct:
-    """Room for dweight's slices. Their number follows from static shapes alone, so that no result depends on the machine."""
+def partial_sums(weight_size: int, columns: int, groups: Sequence[Any], *, platform: str) -> jax.ShapeDtypeStruct:
+    """Room for dweight's slices. Their number follows from static shapes, so that no result depends on the machine.
+
+    A GPU sums each of the result's groups on its own, in a slice at least. One more holds what tiles sum of the bias.
+    """
     one = weight_size + columns
-    slices = max(1, min(_MOST_SLICES, _PARTIAL_ELEMENTS // max(one, 1)))
-    return _struct((slices, one), jnp.float32)
+    if platform == "cpu":
+        return _struct((max(1, min(_MOST_SLICES, _PARTIAL_ELEMENTS // max(one, 1))), one), jnp.float32)
+    count: Any = 1
+    for size in groups:
+        count = count * size
+    each = one * count if isinstance(count, int) else _GPU_PARTIAL_ELEMENTS
+    slices = 1 + max(1, min(_MOST_GPU_SLICES, _GPU_PARTIAL_ELEMENTS // max(each, 1)))
+    return _struct((count * slices, one), jnp.float32)
 
 
 def label_operands(rank: int, parts: Sequence[tuple[Any, Sequence[str]]]) -> tuple[tuple[str, ...], ...]:
@@ -213,11 +224,11 @@ def make_calls(op: Operation) -> Calls:
         db = (*groups, g.shape[-1]) if with_bias else ABSENT
         return [_struct((*groups, *spec.slot_dims, x.shape[-1], g.shape[-1]), out_dtype), _struct(db, jnp.float32)]
 
-    def dweight_workspace(x: Any, g: Any, *table: Any, spec: Any, **static: Any) -> Any:
+    def dweight_workspace(x: Any, g: Any, *table: Any, spec: Any, groups: Any, platform: str, **static: Any) -> Any:
         size = x.shape[-1] * g.shape[-1]
         for slots in spec.slot_dims:
             size *= slots
-        return [partial_sums(size, g.shape[-1])]
+        return [partial_sums(size, g.shape[-1], groups, platform=platform)]
 
     def dweight_fallback(x: Any, g: Any, *table: Any, spec: Any, out_dtype: Any, groups: Any, with_bias: bool) -> Any:
         wide = jnp.float32 if group_sizes(len(groups), (x, g, *table)) != groups else out_dtype

@@ -49,7 +49,7 @@ def _workspace(g: Any, x: Any, w: Any, *table: Any, groups: Any, platform: str, 
     source_order = (table[i] for i in SOURCE_ORDER)
     return [
         dinput_workspace(g, w, *source_order, rank=rank, platform=platform, fixed=2),
-        partial_sums(size, w.shape[-1]),
+        partial_sums(size, w.shape[-1], groups, platform=platform),
     ]
 
 

@@ -17,15 +17,11 @@ namespace knnconv::gpu {
 
 // Which operand group a thread block reads: a group of the result, and one of the members that are summed into it.
 struct GroupNumber {
-  int64_t group, member;
+  uint32_t group, member;
 };
 
 struct GroupShapes {
-  GroupShape groups, members;
-
-  KNNCONV_HOST_DEVICE int64_t Offset(const GroupStrides& strides, const GroupNumber& at) const {
-    return strides.Offset(groups, at.group) + strides.Offset(members, at.member);
-  }
+  GroupShape groups, members;  // of each dimension's sizes, one is 1
 };
 
 // The window of output pixel (i, j) and slot (fh, fw): x at (i * stride + fh * dilation - padding).
@@ -69,12 +65,9 @@ struct Dweight {
   Element x_type, g_type, dw_type, db_type;  // x_type: g_type or fp32, which is rounded to g_type as it is read
 
   int64_t batch;
-  int64_t slots;
-  int32_t channels, columns;  // C, O
+  int32_t slots, channels, columns;  // V, C, O; V * C has 31 bits
   GroupShapes shapes;
   GroupStrides x_groups, g_groups;
-
-  int64_t weight_rows() const { return slots * channels; }
 };
 
 // A thread block's tile, and how operands are staged: -1 lets the shape decide. vector: 0 = one element at a time.

@@ -21,8 +21,9 @@ inline ffi::Error MakeDweight(const Groups& groups, int row_rank, int slot_rank,
   const int64_t channels = wd[rank + slot_rank], columns = wd[rank + slot_rank + 1];
   KNNCONV_CHECK(batch == Product(gd, rank, gd.size() - fixed));
   KNNCONV_CHECK(xd[xd.size() - 1] == channels && gd[gd.size() - 1] == columns);
-  // Kernels count batch entries and channels in 32 bits.
-  KNNCONV_CHECK(batch <= INT32_MAX && channels <= INT32_MAX && columns < INT32_MAX / 2);
+  // Kernels count batch entries, rows and columns of dw and groups in 32 bits.
+  KNNCONV_CHECK(batch <= INT32_MAX && columns < INT32_MAX / 2 && groups.count() <= INT32_MAX);
+  KNNCONV_CHECK(slots < INT32_MAX && channels < INT32_MAX && slots * channels < INT32_MAX / 2);
   const bool has_bias = db.element_count() > 0;
   KNNCONV_CHECK(!has_bias || (static_cast<int>(bd.size()) == rank + 1 && bd[rank] == columns));
   KNNCONV_CHECK(partials.element_type() == ffi::DataType::F32);
@@ -39,7 +40,7 @@ inline ffi::Error MakeDweight(const Groups& groups, int row_rank, int slot_rank,
   dweight->dw_type = ToElement(dw.element_type());
   dweight->db_type = ToElement(db.element_type());
   dweight->batch = batch;
-  dweight->slots = slots;
+  dweight->slots = static_cast<int32_t>(slots);
   dweight->channels = static_cast<int32_t>(channels);
   dweight->columns = static_cast<int32_t>(columns);
   dweight->shapes.groups.rank = dweight->shapes.members.rank = rank;

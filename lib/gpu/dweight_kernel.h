@@ -43,9 +43,9 @@ struct DweightTile {
 
 // What a launch adds to a Dweight for its kernels.
 struct DweightGrid {
-  int64_t row_tiles, column_tiles, slices;
-  int64_t tiles_of_slot;  // where a tile's rows are of one slot
-  int64_t bias_parts;     // 0: no db
+  uint32_t row_tiles, column_tiles, slices;
+  int32_t tiles_of_slot;  // where a tile's rows are of one slot
+  int32_t bias_parts;     // 0: no db
   float* bias_partials;   // [groups, slices, bias_parts, columns]; dw's are [groups, slices, rows of dw, columns]
   bool vector_partials;   // they can be written four elements at a time
 };
@@ -89,7 +89,7 @@ class TileProducts {
   }
 
   // Writes the part of the tile that exists to `out` [rows, pitch], or adds it to what is there. `shared` is free.
-  KNNCONV_DEVICE void Store(float* shared, float* out, int64_t pitch, int rows, int columns, bool add, bool vector) {
+  KNNCONV_DEVICE void Store(float* shared, float* out, int pitch, int rows, int columns, bool add, bool vector) {
     constexpr int kQuads = Tile::kAcross * kFragment / 4;  // of a row
     float* const patch = shared + threadIdx.x / kWarpSize * Tile::kPatchElements;
     out += first_column_;
@@ -106,7 +106,7 @@ class TileProducts {
         const int row = first_row_ + i * kFragment + quad / kQuads, column = quad % kQuads * 4;
         if (row >= rows || column >= columns) continue;
         float4 value = *reinterpret_cast<const float4*>(patch + quad / kQuads * Tile::kPatchPitch + column);
-        float* const to = out + row * pitch + column;
+        float* const to = out + int64_t{row} * pitch + column;
         if (vector) {
           float4* const at = reinterpret_cast<float4*>(to);
           if (add) value = {at->x + value.x, at->y + value.y, at->z + value.z, at->w + value.w};
@@ -180,26 +180,27 @@ class ColumnSums {
 
 // Where a block's tile lies in dw.
 struct DweightBlock {
-  int64_t group, slice, row_tile;
-  int64_t slot;       // of the tile, where it has one
-  int64_t first_row;  // of dw
-  int rows;           // that exist; 0 in a block that only sums g
-  int first_column;
+  uint32_t group, slice;
+  int32_t row_tile;
+  int32_t slot;       // of the tile, where it has one
+  int32_t first_row;  // of dw
+  int32_t rows;       // that exist; 0 or less in a block that only sums g
+  int32_t first_column;
 };
 
 template <typename Tile, bool kBySlot>
 KNNCONV_DEVICE DweightBlock FindBlock(const Dweight& dweight, const DweightGrid& grid) {
   DweightBlock block;
-  int64_t index = blockIdx.x;
-  block.first_column = static_cast<int>(index % grid.column_tiles) * Tile::kColumns;
+  uint32_t index = blockIdx.x;
+  block.first_column = static_cast<int32_t>(index % grid.column_tiles) * Tile::kColumns;
   index /= grid.column_tiles;
-  block.row_tile = index % grid.row_tiles;
+  block.row_tile = static_cast<int32_t>(index % grid.row_tiles);
   index /= grid.row_tiles;
   block.slice = index % grid.slices;
   block.group = index / grid.slices;
   block.slot = 0;
   block.first_row = block.row_tile * Tile::kRows;
-  int64_t end = dweight.slots * dweight.channels;
+  int32_t end = dweight.slots * dweight.channels;
   if constexpr (kBySlot) {
     block.slot = grid.tiles_of_slot > 0 ? block.row_tile / grid.tiles_of_slot : dweight.slots;
     if (block.slot < dweight.slots) {
@@ -209,13 +210,14 @@ KNNCONV_DEVICE DweightBlock FindBlock(const Dweight& dweight, const DweightGrid&
       block.first_row = end;
     }
   }
-  block.rows = static_cast<int>(min(int64_t{Tile::kRows}, end - block.first_row));
+  block.rows = min(Tile::kRows, end - block.first_row);
   return block;
 }
 
 template <typename T, typename Taps, typename Tile, bool kSourceVectors, bool kCotangentVectors>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    DweightKernel(const Dweight dweight, const Taps taps, const DweightGrid grid) {
+    DweightKernel(const KNNCONV_GRID_CONSTANT Dweight dweight, const KNNCONV_GRID_CONSTANT Taps taps,
+                  const KNNCONV_GRID_CONSTANT DweightGrid grid) {
   if constexpr (kHasTensorCores<T>) {
     using View = typename ViewOf<Taps>::Type;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -227,28 +229,31 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     const int turns = View::kBySlot ? 1 : static_cast<int>(grid.row_tiles);
     int turn = View::kBySlot ? 0 : static_cast<int>(block.row_tile);
 
-    const auto view_of = [&](int64_t member) {
+    const auto view_of = [&](uint32_t member) {
       return View(taps, dweight.batch, dweight.shapes, {block.group, member}, block.slot);
     };
+    const uint32_t members = static_cast<uint32_t>(dweight.shapes.members.count());
     int64_t positions = 0;
-    for (int64_t member = 0; member < dweight.shapes.members.count(); ++member) {
-      positions += view_of(member).positions();
-    }
+#pragma unroll 1
+    for (uint32_t member = 0; member < members; ++member) positions += view_of(member).positions();
     const int64_t length = CeilDiv(CeilDiv(positions, grid.slices), kDepthTile) * kDepthTile;
-    const int64_t end = min(positions, (block.slice + 1) * length);
+    const int64_t end = min(positions, (int64_t{block.slice} + 1) * length);
 
     TileProducts<T, Tile> products;
     ColumnSums<T, Tile> column_sums;
     SourceStage<T, View, Tile::kThreads, Tile::kRows, kSourceVectors> source(dweight, block.first_row, block.rows);
     CotangentStage<T, View, Tile::kThreads, Tile::kColumns, kCotangentVectors> cotangent(dweight, block.first_column);
 
-    const int64_t slice = block.group * grid.slices + block.slice;
-    int64_t at = block.slice * length, member = 0, before = 0;  // positions of the members before this one
+    const int64_t slice = int64_t{block.group} * grid.slices + block.slice;
+    const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
+    int64_t at = block.slice * length, before = 0;  // positions of the members before this one
+    uint32_t member = 0;
     int chain = 0;
     bool has_partial = false;
     while (true) {
       if (at < end) {
         View view = view_of(member);
+#pragma unroll 1
         while (at >= before + view.positions()) {
           before += view.positions();
           view = view_of(++member);
@@ -258,27 +263,29 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
             min(min(view.positions() - from, end - at), int64_t{kChainSteps} * kDepthTile));
         const GroupNumber group{block.group, member};
         if (multiplies) {
-          const int64_t offset = dweight.shapes.Offset(dweight.x_groups, group) * ElementBytes(dweight.x_type);
+          const int64_t offset = GroupOffset(dweight.shapes, group, dweight.x_groups) * ElementBytes(dweight.x_type);
           source.Start(view, static_cast<const char*>(dweight.x) + offset, from, count);
         }
-        cotangent.Start(view, static_cast<const T*>(dweight.g) + dweight.shapes.Offset(dweight.g_groups, group), from,
-                        count);
+        const int64_t offset = GroupOffset(dweight.shapes, group, dweight.g_groups);
+        cotangent.Start(view, static_cast<const T*>(dweight.g) + offset, from, count);
 
         const int steps = (count + kDepthTile - 1) / kDepthTile;
-        const auto stage = [&](int step, int buffer) {
-          if (step < steps) {
-            T* const tile = tiles + buffer * Tile::kStageElements;
+        int next = 0, buffer = 0;  // where the next step is staged, and where this one was
+        // The first steps are only staged.
+#pragma unroll 1
+        for (int step = 1 - Tile::kStages; step < steps; ++step) {
+          if (step >= 0) {
+            WaitForCopies<Tile::kStages - 2>();
+            __syncthreads();
+          }
+          if (step + Tile::kStages - 1 < steps) {
+            T* const tile = tiles + next * Tile::kStageElements;
             if (multiplies) source.Stage(view, tile);
             cotangent.Stage(view, tile + Tile::kSourceElements);
+            next = next == Tile::kStages - 1 ? 0 : next + 1;
           }
           CommitCopies();
-        };
-        for (int step = 0; step < Tile::kStages - 1; ++step) stage(step, step);
-        int buffer = 0;
-        for (int step = 0; step < steps; ++step) {
-          WaitForCopies<Tile::kStages - 2>();
-          __syncthreads();
-          stage(step + Tile::kStages - 1, buffer == 0 ? Tile::kStages - 1 : buffer - 1);
+          if (step < 0) continue;
           const T* const tile = tiles + buffer * Tile::kStageElements;
           if (multiplies) products.Add(tile, tile + Tile::kSourceElements);
           if (sums_columns && turn == 0) column_sums.Add(tile + Tile::kSourceElements);
@@ -291,8 +298,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
       if (at < end && chain < kChainSteps) continue;
       if (multiplies) {
-        float* const out = dweight.partials + slice * dweight.slots * dweight.channels * dweight.columns +
-                           block.first_row * dweight.columns + block.first_column;
+        float* const out = dweight.partials + slice * weight + int64_t{block.first_row} * dweight.columns +
+                           block.first_column;
         products.Store(reinterpret_cast<float*>(shared), out, dweight.columns, block.rows,
                        dweight.columns - block.first_column, has_partial, grid.vector_partials);
       }

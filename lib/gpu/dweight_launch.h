@@ -79,17 +79,17 @@ Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps&
   KNNCONV_GPU_RETURN_IF_ERROR(CountMultiprocessors(site.device, &multiprocessors));
   const DweightSplit split = SplitDweight(sizes, tile, multiprocessors);
 
-  const int64_t weight = dweight.slots * dweight.channels * dweight.columns;
+  const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
   const int64_t sums = sizes.groups * split.slices;
   if (sums * (weight + split.bias_parts * dweight.columns) > dweight.partial_elements) {
     return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "partials have room for a slice of each group"};
   }
   DweightGrid grid;
-  grid.row_tiles = split.row_tiles;
-  grid.column_tiles = split.column_tiles;
-  grid.slices = split.slices;
-  grid.tiles_of_slot = CeilDiv(dweight.channels, tile.rows);
-  grid.bias_parts = split.bias_parts;
+  grid.row_tiles = static_cast<uint32_t>(split.row_tiles);
+  grid.column_tiles = static_cast<uint32_t>(split.column_tiles);
+  grid.slices = static_cast<uint32_t>(split.slices);
+  grid.tiles_of_slot = static_cast<int32_t>(CeilDiv(dweight.channels, tile.rows));
+  grid.bias_parts = static_cast<int32_t>(split.bias_parts);
   grid.bias_partials = dweight.partials + sums * weight;
   grid.vector_partials = dweight.columns % 4 == 0 && IsAligned(dweight.partials, 16);
   const int64_t blocks = sums * split.row_tiles * split.column_tiles;

@@ -37,11 +37,10 @@ class SourceStage {
 
  public:
   // `first_row` is the tile's first row of dw; `rows` of them exist.
-  KNNCONV_DEVICE SourceStage(const Dweight& dweight, int64_t first_row, int rows)
+  KNNCONV_DEVICE SourceStage(const Dweight& dweight, int32_t first_row, int rows)
       : channels_(dweight.channels), is_wide_(dweight.x_type != ElementOf<T>::value), exists_(part_.column < rows) {
-    const int64_t row = exists_ ? first_row + part_.column : 0;
-    slot_ = exists_ ? row / channels_ : 0;
-    channel_ = exists_ ? static_cast<int32_t>(row - slot_ * channels_) : 0;
+    slot_ = exists_ ? (first_row + part_.column) / channels_ : 0;
+    channel_ = exists_ ? (first_row + part_.column) % channels_ : 0;
   }
 
   // `count` positions of `view` from `begin` on are next; `x` is its group's matrix.
@@ -109,8 +108,7 @@ class SourceStage {
   const Part part_;
   const int32_t channels_;
   const bool is_wide_, exists_;
-  int64_t slot_;
-  int32_t channel_;
+  int32_t slot_, channel_;
 
   const char* x_ = nullptr;
   int left_ = 0;  // positions from this thread's next one to the end
@@ -126,7 +124,7 @@ class CotangentStage {
   static constexpr int kBatch = kVectors ? Part::kPasses : (Part::kPasses < 8 ? Part::kPasses : 8);
 
  public:
-  KNNCONV_DEVICE CotangentStage(const Dweight& dweight, int64_t first_column)
+  KNNCONV_DEVICE CotangentStage(const Dweight& dweight, int32_t first_column)
       : columns_(dweight.columns), column_(first_column + part_.column), exists_(column_ < columns_) {}
 
   KNNCONV_DEVICE void Start(const View& view, const T* g, int64_t begin, int count) {
@@ -146,11 +144,12 @@ class CotangentStage {
     tile += part_.row * kPitch + part_.column;
     for (int first = 0; first < Part::kPasses; first += kBatch) {
       T values[kBatch];
+      uint32_t counted = ~0u;  // a bit for each pass
+      if (view.has_uncounted_rows()) counted = Counted(view);
 #pragma unroll
       for (int pass = 0; pass < kBatch; ++pass) {
         T* const to = tile + (first + pass) * Part::kRowStep * kPitch;
-        bool valid = left_ > 0;
-        if (view.has_uncounted_rows()) valid = valid && view.IsCounted(position_);
+        const bool valid = left_ > 0 && (counted >> pass & 1) != 0;
         const int64_t row = Row(view, pass);
         const T* from = g_ + (valid ? row * columns_ + column_ : 0);
         if constexpr (kVectors) {
@@ -170,6 +169,15 @@ class CotangentStage {
   }
 
  private:
+  KNNCONV_DEVICE uint32_t Counted(const View& view) const {
+    uint32_t counted = 0;
+#pragma unroll 1
+    for (int pass = 0; pass < kBatch && left_ > pass * Part::kRowStep; ++pass) {
+      if (view.IsCounted(position_ + pass * Part::kRowStep)) counted |= 1u << pass;
+    }
+    return counted;
+  }
+
   KNNCONV_DEVICE int64_t Row(const View& view, int pass) {
     if constexpr (View::kBySlot) {
       const int32_t fetched = kVectors ? fetched_[pass] : left_ > 0 ? walk_.FetchRow(view) : 0;
@@ -190,8 +198,7 @@ class CotangentStage {
   }
 
   const Part part_;
-  const int32_t columns_;
-  const int64_t column_;
+  const int32_t columns_, column_;
   const bool exists_;
 
   const T* g_ = nullptr;

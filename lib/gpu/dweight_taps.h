@@ -15,6 +15,20 @@ namespace knnconv::gpu {
 
 inline constexpr int64_t kNoSource = -1;
 
+// Elements from an operand's start to the matrix of a group. Few instructions rather than fast: blocks call it rarely.
+KNNCONV_DEVICE int64_t GroupOffset(const GroupShapes& shapes, GroupNumber at, const GroupStrides& strides) {
+  int64_t offset = 0;
+#pragma unroll 1
+  for (int i = shapes.groups.rank - 1; i >= 0; --i) {
+    const uint32_t groups = static_cast<uint32_t>(shapes.groups.size[i]);
+    const uint32_t members = static_cast<uint32_t>(shapes.members.size[i]);
+    offset += (at.group % groups + at.member % members) * strides.step[i];
+    at.group /= groups;
+    at.member /= members;
+  }
+  return offset;
+}
+
 // A way through [batch, length] in steps of a fixed size, which is divided once.
 class BatchWalk {
  public:
@@ -53,29 +67,29 @@ class DenseView {
   static constexpr bool kHasTable = false;
   static constexpr bool kBySlot = false;
 
-  KNNCONV_DEVICE DenseView(const DenseTaps& taps, int64_t batch, const GroupShapes&, const GroupNumber&, int64_t)
-      : taps_(&taps), batch_(batch) {}
+  KNNCONV_DEVICE DenseView(const DenseTaps& taps, int64_t batch, const GroupShapes&, GroupNumber, int32_t)
+      : taps_(taps), batch_(batch) {}
 
-  KNNCONV_DEVICE int64_t positions() const { return batch_ * taps_->out_size[0] * taps_->out_size[1]; }
+  KNNCONV_DEVICE int64_t positions() const { return batch_ * taps_.out_size[0] * taps_.out_size[1]; }
   KNNCONV_DEVICE bool has_uncounted_rows() const { return false; }
   KNNCONV_DEVICE bool IsCounted(int64_t) const { return true; }
 
   class Walk {
    public:
     Walk() = default;
-    KNNCONV_DEVICE Walk(const DenseView& view, int64_t slot, int64_t position, uint32_t step)
-        : lines_(position / view.taps_->out_size[1], step / view.taps_->out_size[1], view.taps_->out_size[0]),
-          column_(static_cast<int32_t>(position % view.taps_->out_size[1])),
-          column_step_(static_cast<int32_t>(step % view.taps_->out_size[1])),
-          row_origin_(static_cast<int32_t>(slot / view.taps_->kernel_width) * view.taps_->dilation[0] -
-                      view.taps_->padding[0]),
-          column_origin_(static_cast<int32_t>(slot % view.taps_->kernel_width) * view.taps_->dilation[1] -
-                         view.taps_->padding[1]) {}
+    KNNCONV_DEVICE Walk(const DenseView& view, int32_t slot, int64_t position, uint32_t step)
+        : lines_(position / view.taps_.out_size[1], step / view.taps_.out_size[1], view.taps_.out_size[0]),
+          column_(static_cast<int32_t>(position % view.taps_.out_size[1])),
+          column_step_(static_cast<int32_t>(step % view.taps_.out_size[1])),
+          row_origin_(slot / view.taps_.kernel_width * view.taps_.dilation[0] -
+                      view.taps_.padding[0]),
+          column_origin_(slot % view.taps_.kernel_width * view.taps_.dilation[1] -
+                         view.taps_.padding[1]) {}
 
     KNNCONV_DEVICE int32_t Fetch(const DenseView&) const { return 0; }
 
     KNNCONV_DEVICE int64_t Source(const DenseView& view, int32_t) const {
-      const DenseTaps& taps = *view.taps_;
+      const DenseTaps& taps = view.taps_;
       const int32_t h = static_cast<int32_t>(lines_.at()) * taps.stride[0] + row_origin_;
       const int32_t w = column_ * taps.stride[1] + column_origin_;
       const bool inside = static_cast<uint32_t>(h) < static_cast<uint32_t>(taps.in_size[0]) &&
@@ -86,8 +100,8 @@ class DenseView {
     KNNCONV_DEVICE void Advance(const DenseView& view) {
       lines_.Advance();
       column_ += column_step_;
-      if (column_ >= view.taps_->out_size[1]) {
-        column_ -= view.taps_->out_size[1];
+      if (column_ >= view.taps_.out_size[1]) {
+        column_ -= view.taps_.out_size[1];
         lines_.AdvanceByOne();
       }
     }
@@ -99,7 +113,7 @@ class DenseView {
   };
 
  private:
-  const DenseTaps* taps_;  // a kernel parameter
+  DenseTaps taps_;
   int64_t batch_;
 };
 
@@ -107,9 +121,11 @@ KNNCONV_DEVICE bool IsBelow(int32_t index, int32_t size) {
   return static_cast<uint32_t>(index) < static_cast<uint32_t>(size);
 }
 
-KNNCONV_DEVICE bool IsEmptyRow(const NeighborTable& table, const int32_t* indices, const int32_t* slots, int64_t row) {
+KNNCONV_DEVICE bool IsEmptyRow(const NeighborTable& table, int64_t row) {
+#pragma unroll 1
   for (int64_t tap = row * table.neighbours; tap < (row + 1) * table.neighbours; ++tap) {
-    if (IsBelow(indices[tap], table.sources) && (slots == nullptr || IsBelow(slots[tap], table.slot_count))) return false;
+    const bool has_slot = table.slots == nullptr || IsBelow(table.slots[tap], table.slot_count);
+    if (has_slot && IsBelow(table.indices[tap], table.sources)) return false;
   }
   return true;
 }
@@ -119,27 +135,28 @@ class ColumnView {
   static constexpr bool kHasTable = true;
   static constexpr bool kBySlot = false;
 
-  KNNCONV_DEVICE ColumnView(const ColumnTaps& taps, int64_t batch, const GroupShapes& shapes, const GroupNumber& at,
-                            int64_t)
-      : table_(&taps.table), indices_(taps.table.indices + shapes.Offset(taps.index_groups, at)), batch_(batch) {}
+  KNNCONV_DEVICE ColumnView(const ColumnTaps& taps, int64_t batch, const GroupShapes& shapes, GroupNumber at, int32_t)
+      : table_(taps.table), batch_(batch) {
+    table_.indices += GroupOffset(shapes, at, taps.index_groups);
+  }
 
-  KNNCONV_DEVICE int64_t positions() const { return batch_ * table_->outputs; }
-  KNNCONV_DEVICE bool has_uncounted_rows() const { return table_->zero_empty_rows; }
+  KNNCONV_DEVICE int64_t positions() const { return batch_ * table_.outputs; }
+  KNNCONV_DEVICE bool has_uncounted_rows() const { return table_.zero_empty_rows; }
   KNNCONV_DEVICE bool IsCounted(int64_t position) const {
-    return !IsEmptyRow(*table_, indices_, nullptr, position % table_->outputs);
+    return !IsEmptyRow(table_, position % table_.outputs);
   }
 
   class Walk {
    public:
     Walk() = default;
-    KNNCONV_DEVICE Walk(const ColumnView& view, int64_t slot, int64_t position, uint32_t step)
-        : rows_(position, step, view.table_->outputs), column_(view.indices_ + slot) {}
+    KNNCONV_DEVICE Walk(const ColumnView& view, int32_t slot, int64_t position, uint32_t step)
+        : rows_(position, step, view.table_.outputs), column_(view.table_.indices + slot) {}
 
     KNNCONV_DEVICE int32_t Fetch(const ColumnView& view) const {
-      return __ldg(column_ + int64_t{rows_.at()} * view.table_->neighbours);
+      return __ldg(column_ + int64_t{rows_.at()} * view.table_.neighbours);
     }
     KNNCONV_DEVICE int64_t Source(const ColumnView& view, int32_t index) const {
-      return IsBelow(index, view.table_->sources) ? int64_t{rows_.batch()} * view.table_->sources + index : kNoSource;
+      return IsBelow(index, view.table_.sources) ? int64_t{rows_.batch()} * view.table_.sources + index : kNoSource;
     }
     KNNCONV_DEVICE void Advance(const ColumnView&) { rows_.Advance(); }
 
@@ -149,8 +166,7 @@ class ColumnView {
   };
 
  private:
-  const NeighborTable* table_;  // a kernel parameter; `indices_` is the group's
-  const int32_t* indices_;
+  NeighborTable table_;  // the group's
   int64_t batch_;
 };
 
@@ -160,42 +176,39 @@ class SlotView {
   static constexpr bool kHasTable = true;
   static constexpr bool kBySlot = true;
 
-  KNNCONV_DEVICE SlotView(const SlotTaps& taps, int64_t batch, const GroupShapes& shapes, const GroupNumber& at,
-                          int64_t slot)
-      : table_(&taps.table),
-        indices_(taps.table.indices + shapes.Offset(taps.index_groups, at)),
-        slots_(taps.table.slots + shapes.Offset(taps.slot_groups, at)),
-        batch_(batch),
-        taps_(static_cast<uint32_t>(taps.table.outputs)) {
+  KNNCONV_DEVICE SlotView(const SlotTaps& taps, int64_t batch, const GroupShapes& shapes, GroupNumber at, int32_t slot)
+      : table_(taps.table), batch_(batch), taps_(static_cast<uint32_t>(taps.table.outputs)) {
+    table_.indices += GroupOffset(shapes, at, taps.index_groups);
+    table_.slots += GroupOffset(shapes, at, taps.slot_groups);
     if (slot >= taps.table.slot_count) return;
-    const int32_t* offset = taps.offsets + shapes.Offset(taps.offset_groups, at) + 2 * slot;
+    const int32_t* offset = taps.offsets + GroupOffset(shapes, at, taps.offset_groups) + int64_t{2} * slot;
     const int64_t begin = Entry(offset);
     taps_ = static_cast<uint32_t>(Entry(offset + 2) - begin);
-    rows_ = taps.rows + shapes.Offset(taps.row_groups, at) + begin;
-    sources_ = taps.sources + shapes.Offset(taps.source_groups, at) + begin;
+    rows_ = taps.rows + GroupOffset(shapes, at, taps.row_groups) + begin;
+    sources_ = taps.sources + GroupOffset(shapes, at, taps.source_groups) + begin;
   }
 
   KNNCONV_DEVICE int64_t positions() const { return batch_ * taps_; }
-  KNNCONV_DEVICE bool has_uncounted_rows() const { return table_->zero_empty_rows && rows_ == nullptr; }
+  KNNCONV_DEVICE bool has_uncounted_rows() const { return table_.zero_empty_rows && rows_ == nullptr; }
   KNNCONV_DEVICE bool IsCounted(int64_t position) const {
-    return !IsEmptyRow(*table_, indices_, slots_, position % table_->outputs);
+    return !IsEmptyRow(table_, position % table_.outputs);
   }
 
   class Walk {
    public:
     Walk() = default;
-    KNNCONV_DEVICE Walk(const SlotView& view, int64_t, int64_t position, uint32_t step)
+    KNNCONV_DEVICE Walk(const SlotView& view, int32_t, int64_t position, uint32_t step)
         : taps_(position, step, view.taps_) {}
 
     KNNCONV_DEVICE int32_t Fetch(const SlotView& view) const { return __ldg(view.sources_ + taps_.at()); }
     KNNCONV_DEVICE int64_t Source(const SlotView& view, int32_t index) const {
-      return IsBelow(index, view.table_->sources) ? int64_t{taps_.batch()} * view.table_->sources + index : kNoSource;
+      return IsBelow(index, view.table_.sources) ? int64_t{taps_.batch()} * view.table_.sources + index : kNoSource;
     }
     KNNCONV_DEVICE int32_t FetchRow(const SlotView& view) const {
       return view.rows_ == nullptr ? static_cast<int32_t>(taps_.at()) : __ldg(view.rows_ + taps_.at());
     }
     KNNCONV_DEVICE int64_t Row(const SlotView& view, int32_t row) const {
-      return int64_t{taps_.batch()} * view.table_->outputs + row;
+      return int64_t{taps_.batch()} * view.table_.outputs + row;
     }
     KNNCONV_DEVICE void Advance(const SlotView&) { taps_.Advance(); }
 
@@ -209,9 +222,7 @@ class SlotView {
                                 static_cast<uint32_t>(words[0]));
   }
 
-  const NeighborTable* table_;  // a kernel parameter; `indices_` and `slots_` are the group's
-  const int32_t* indices_;
-  const int32_t* slots_;
+  NeighborTable table_;  // the group's
   const int32_t* rows_ = nullptr;
   const int32_t* sources_ = nullptr;
   int64_t batch_;

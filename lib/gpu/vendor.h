@@ -22,6 +22,9 @@
 #define gpuStream_t hipStream_t
 #define gpuSuccess hipSuccess
 
+// A kernel parameter that is only read, so that taking its address makes no copy.
+#define KNNCONV_GRID_CONSTANT
+
 #else
 
 #include <cuda_bf16.h>
@@ -40,6 +43,8 @@
 #define gpuMemsetAsync cudaMemsetAsync
 #define gpuStream_t cudaStream_t
 #define gpuSuccess cudaSuccess
+
+#define KNNCONV_GRID_CONSTANT __grid_constant__
 
 #endif
 
