@@ -23,7 +23,10 @@ inline ffi::Error MakeDweight(const Groups& groups, int row_rank, int slot_rank,
   KNNCONV_CHECK(xd[xd.size() - 1] == channels && gd[gd.size() - 1] == columns);
   // Kernels count batch entries, rows and columns of dw and groups in 32 bits.
   KNNCONV_CHECK(batch <= INT32_MAX && columns < INT32_MAX / 2 && groups.count() <= INT32_MAX);
-  KNNCONV_CHECK(slots < INT32_MAX && channels < INT32_MAX && slots * channels < INT32_MAX / 2);
+  KNNCONV_CHECK(slots < INT32_MAX && channels < INT32_MAX / 4 && slots * channels < INT32_MAX / 2);
+  // So are the rows of x and g, over all batch entries.
+  const int64_t x_rows = Product(xd, rank, xd.size() - 1), g_rows = Product(gd, rank, gd.size() - 1);
+  KNNCONV_CHECK(x_rows <= UINT32_MAX && g_rows <= UINT32_MAX);
   const bool has_bias = db.element_count() > 0;
   KNNCONV_CHECK(!has_bias || (static_cast<int>(bd.size()) == rank + 1 && bd[rank] == columns));
   KNNCONV_CHECK(partials.element_type() == ffi::DataType::F32);

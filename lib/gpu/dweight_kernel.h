@@ -68,23 +68,19 @@ class TileProducts {
     }
   }
 
-  KNNCONV_DEVICE void Add(const T* source, const T* cotangent) {
-    source += first_row_;
-    cotangent += first_column_;
+  // Adds the products of kFragment positions from `depth` on.
+  KNNCONV_DEVICE void Add(const T* source, const T* cotangent, int depth) {
+    source += depth * Tile::kSourcePitch + first_row_;
+    cotangent += depth * Tile::kCotangentPitch + first_column_;
+    FragmentA<T, Major::kCol> a[Tile::kDown];
 #pragma unroll
-    for (int depth = 0; depth < kDepthTile; depth += kFragment) {
-      FragmentA<T, Major::kCol> a[Tile::kDown];
+    for (int i = 0; i < Tile::kDown; ++i) LoadFragment(a[i], source + i * kFragment, Tile::kSourcePitch);
 #pragma unroll
-      for (int i = 0; i < Tile::kDown; ++i) {
-        LoadFragment(a[i], source + depth * Tile::kSourcePitch + i * kFragment, Tile::kSourcePitch);
-      }
+    for (int j = 0; j < Tile::kAcross; ++j) {
+      FragmentB<T, Major::kRow> b;
+      LoadFragment(b, cotangent + j * kFragment, Tile::kCotangentPitch);
 #pragma unroll
-      for (int j = 0; j < Tile::kAcross; ++j) {
-        FragmentB<T, Major::kRow> b;
-        LoadFragment(b, cotangent + depth * Tile::kCotangentPitch + j * kFragment, Tile::kCotangentPitch);
-#pragma unroll
-        for (int i = 0; i < Tile::kDown; ++i) MultiplyAdd(sums_[i][j], a[i], b);
-      }
+      for (int i = 0; i < Tile::kDown; ++i) MultiplyAdd(sums_[i][j], a[i], b);
     }
   }
 
@@ -138,11 +134,16 @@ class ColumnSums {
   };
 
  public:
-  KNNCONV_DEVICE void Add(const T* cotangent) {
-    cotangent += threadIdx.x / kPairs * Tile::kCotangentPitch + threadIdx.x % kPairs * 2;
+  // Rows of the tile are positions of `view` from `position` on; those that do not count are left out.
+  template <typename View>
+  KNNCONV_DEVICE void Add(const T* cotangent, const View& view, int64_t position) {
+    const int part = threadIdx.x / kPairs;
+    cotangent += part * Tile::kCotangentPitch + threadIdx.x % kPairs * 2;
+    const bool counts_all = !view.has_uncounted_rows();
     float2 step = {0, 0};
-#pragma unroll
+#pragma unroll 4
     for (int row = 0; row < kDepthTile; row += kParts) {
+      if (!counts_all && !view.IsCounted(position + part + row)) continue;
       const Pair pair = *reinterpret_cast<const Pair*>(cotangent + row * Tile::kCotangentPitch);
       step.x += ToFloat(pair.first);
       step.y += ToFloat(pair.second);
@@ -220,11 +221,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                   const KNNCONV_GRID_CONSTANT DweightGrid grid) {
   if constexpr (kHasTensorCores<T>) {
     using View = typename ViewOf<Taps>::Type;
+    constexpr int kParts = kDepthTile / kFragment;  // of a step
     extern __shared__ __align__(16) unsigned char shared[];
     T* const tiles = reinterpret_cast<T*>(shared);
 
     const DweightBlock block = FindBlock<Tile, View::kBySlot>(dweight, grid);
-    const bool multiplies = block.rows > 0;
+    const bool multiplies = block.rows > 0;  // else the products are zeros
     const bool sums_columns = grid.bias_parts > 0 && (!View::kBySlot || !multiplies);
     const int turns = View::kBySlot ? 1 : static_cast<int>(grid.row_tiles);
     int turn = View::kBySlot ? 0 : static_cast<int>(block.row_tile);
@@ -262,33 +264,47 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         const int count = static_cast<int>(
             min(min(view.positions() - from, end - at), int64_t{kChainSteps} * kDepthTile));
         const GroupNumber group{block.group, member};
-        if (multiplies) {
-          const int64_t offset = GroupOffset(dweight.shapes, group, dweight.x_groups) * ElementBytes(dweight.x_type);
-          source.Start(view, static_cast<const char*>(dweight.x) + offset, from, count);
-        }
-        const int64_t offset = GroupOffset(dweight.shapes, group, dweight.g_groups);
-        cotangent.Start(view, static_cast<const T*>(dweight.g) + offset, from, count);
+        const int64_t x_offset = GroupOffset(dweight.shapes, group, dweight.x_groups) * ElementBytes(dweight.x_type);
+        source.Start(view, static_cast<const char*>(dweight.x) + x_offset, from, count);
+        const int64_t g_offset = GroupOffset(dweight.shapes, group, dweight.g_groups);
+        cotangent.Start(view, static_cast<const T*>(dweight.g) + g_offset, from, count);
 
         const int steps = (count + kDepthTile - 1) / kDepthTile;
         int next = 0, buffer = 0;  // where the next step is staged, and where this one was
-        // The first steps are only staged.
+        // The first steps are only staged. In the others, copies start between products.
 #pragma unroll 1
         for (int step = 1 - Tile::kStages; step < steps; ++step) {
-          if (step >= 0) {
+          T* const into = tiles + next * Tile::kStageElements;
+          const T* const tile = tiles + buffer * Tile::kStageElements;
+          next = next == Tile::kStages - 1 ? 0 : next + 1;
+          const auto stage = [&](int part) {
+            constexpr int kSourcePasses = decltype(source)::kPasses, kCotangentPasses = decltype(cotangent)::kPasses;
+#pragma unroll
+            for (int pass = kSourcePasses * part / kParts; pass < kSourcePasses * (part + 1) / kParts; ++pass) {
+              source.Stage(view, into, pass);
+            }
+#pragma unroll
+            for (int pass = kCotangentPasses * part / kParts; pass < kCotangentPasses * (part + 1) / kParts; ++pass) {
+              cotangent.Stage(view, into + Tile::kSourceElements, pass);
+            }
+          };
+          if (step < 0) {
+#pragma unroll
+            for (int part = 0; part < kParts; ++part) stage(part);
+          } else {
             WaitForCopies<Tile::kStages - 2>();
             __syncthreads();
-          }
-          if (step + Tile::kStages - 1 < steps) {
-            T* const tile = tiles + next * Tile::kStageElements;
-            if (multiplies) source.Stage(view, tile);
-            cotangent.Stage(view, tile + Tile::kSourceElements);
-            next = next == Tile::kStages - 1 ? 0 : next + 1;
+#pragma unroll
+            for (int part = 0; part < kParts; ++part) {
+              products.Add(tile, tile + Tile::kSourceElements, part * kFragment);
+              stage(part);
+            }
           }
           CommitCopies();
+          source.EndStep(view);
+          cotangent.EndStep(view);
           if (step < 0) continue;
-          const T* const tile = tiles + buffer * Tile::kStageElements;
-          if (multiplies) products.Add(tile, tile + Tile::kSourceElements);
-          if (sums_columns && turn == 0) column_sums.Add(tile + Tile::kSourceElements);
+          if (sums_columns && turn == 0) column_sums.Add(tile + Tile::kSourceElements, view, from + step * kDepthTile);
           turn = turn == 0 ? turns - 1 : turn - 1;
           buffer = buffer == Tile::kStages - 1 ? 0 : buffer + 1;
         }

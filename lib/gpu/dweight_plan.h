@@ -14,7 +14,7 @@ namespace knnconv::gpu {
 inline constexpr int kDepthTile = 32;
 // Steps whose products lie in one chain in the accumulators. Tensor cores do not round these to nearest, so that longer
 // chains lose bits: after so many, the chain is added to the slice's partial sum.
-inline constexpr int kChainSteps = 128;
+inline constexpr int kChainSteps = 64;
 
 // A tile of dw: rows of the matrix [V * C, O] and columns.
 struct TileShape {

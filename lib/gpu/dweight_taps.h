@@ -2,8 +2,8 @@
 //
 // A slot's taps are numbered by *positions*, batch entry by batch entry. A *view* is one operand group's taps. A *walk* is
 // one thread's way through them in steps of a fixed size: Fetch reads the table, ahead of time so that its latency is
-// hidden, and Source turns what was read into a row of x or kNoSource. Dense and column views have a position for every row
-// of g, the same for all slots. A slot view has positions for one slot's taps alone, and its walk also gives the row of g.
+// hidden, and Source turns what was read into a row of x. Dense and column views have a position for every row of g, the
+// same for all slots. A slot view has positions for one slot's taps alone, and its walk also gives the row of g.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,15 @@
 
 namespace knnconv::gpu {
 
-inline constexpr int64_t kNoSource = -1;
+// What a position reads of x: a row, counted over all batch entries, or nothing. Rows have 32 bits; offsets have 64.
+struct Tap {
+  uint32_t row;
+  bool exists;
+};
+
+KNNCONV_DEVICE bool IsBelow(int32_t index, int32_t size) {
+  return static_cast<uint32_t>(index) < static_cast<uint32_t>(size);
+}
 
 // Elements from an operand's start to the matrix of a group. Few instructions rather than fast: blocks call it rarely.
 KNNCONV_DEVICE int64_t GroupOffset(const GroupShapes& shapes, GroupNumber at, const GroupStrides& strides) {
@@ -34,32 +42,26 @@ class BatchWalk {
  public:
   BatchWalk() = default;
   KNNCONV_DEVICE BatchWalk(int64_t position, uint32_t step, uint32_t length)
-      : batch_(static_cast<int32_t>(position / length)),
+      : batch_(static_cast<uint32_t>(position / length)),
         at_(static_cast<uint32_t>(position - int64_t{batch_} * length)),
         length_(length),
-        batch_step_(static_cast<int32_t>(step / length)),
+        batch_step_(step / length),
         at_step_(step % length) {}
 
   KNNCONV_DEVICE void Advance() { Move(batch_step_, at_step_); }
-  KNNCONV_DEVICE void AdvanceByOne() { Move(0, 1); }
+  KNNCONV_DEVICE void Advance(uint32_t step) { Move(0, step); }  // at most `length`
 
-  KNNCONV_DEVICE int32_t batch() const { return batch_; }
+  KNNCONV_DEVICE uint32_t batch() const { return batch_; }
   KNNCONV_DEVICE uint32_t at() const { return at_; }
 
  private:
-  KNNCONV_DEVICE void Move(int32_t batches, uint32_t steps) {
-    at_ += steps;
-    batch_ += batches;
-    if (at_ >= length_) {
-      at_ -= length_;
-      ++batch_;
-    }
+  KNNCONV_DEVICE void Move(uint32_t batches, uint32_t steps) {
+    const bool wraps = at_ + steps >= length_;
+    at_ += wraps ? steps - length_ : steps;
+    batch_ += wraps ? batches + 1 : batches;
   }
 
-  int32_t batch_;
-  uint32_t at_, length_;
-  int32_t batch_step_;
-  uint32_t at_step_;
+  uint32_t batch_, at_, length_, batch_step_, at_step_;
 };
 
 class DenseView {
@@ -86,24 +88,23 @@ class DenseView {
           column_origin_(slot % view.taps_.kernel_width * view.taps_.dilation[1] -
                          view.taps_.padding[1]) {}
 
-    KNNCONV_DEVICE int32_t Fetch(const DenseView&) const { return 0; }
+    struct Fetched {};
+    KNNCONV_DEVICE Fetched Fetch(const DenseView&) const { return {}; }
 
-    KNNCONV_DEVICE int64_t Source(const DenseView& view, int32_t) const {
+    KNNCONV_DEVICE Tap Source(const DenseView& view, Fetched) const {
       const DenseTaps& taps = view.taps_;
       const int32_t h = static_cast<int32_t>(lines_.at()) * taps.stride[0] + row_origin_;
       const int32_t w = column_ * taps.stride[1] + column_origin_;
-      const bool inside = static_cast<uint32_t>(h) < static_cast<uint32_t>(taps.in_size[0]) &&
-                          static_cast<uint32_t>(w) < static_cast<uint32_t>(taps.in_size[1]);
-      return inside ? (int64_t{lines_.batch()} * taps.in_size[0] + h) * taps.in_size[1] + w : kNoSource;
+      const bool inside = IsBelow(h, taps.in_size[0]) & IsBelow(w, taps.in_size[1]);
+      return {(lines_.batch() * taps.in_size[0] + h) * taps.in_size[1] + w, inside};
     }
 
     KNNCONV_DEVICE void Advance(const DenseView& view) {
+      const int32_t width = view.taps_.out_size[1];
+      const bool wraps = column_ + column_step_ >= width;
+      column_ += wraps ? column_step_ - width : column_step_;
       lines_.Advance();
-      column_ += column_step_;
-      if (column_ >= view.taps_.out_size[1]) {
-        column_ -= view.taps_.out_size[1];
-        lines_.AdvanceByOne();
-      }
+      lines_.Advance(wraps ? 1 : 0);
     }
 
    private:
@@ -116,10 +117,6 @@ class DenseView {
   DenseTaps taps_;
   int64_t batch_;
 };
-
-KNNCONV_DEVICE bool IsBelow(int32_t index, int32_t size) {
-  return static_cast<uint32_t>(index) < static_cast<uint32_t>(size);
-}
 
 KNNCONV_DEVICE bool IsEmptyRow(const NeighborTable& table, int64_t row) {
 #pragma unroll 1
@@ -152,11 +149,15 @@ class ColumnView {
     KNNCONV_DEVICE Walk(const ColumnView& view, int32_t slot, int64_t position, uint32_t step)
         : rows_(position, step, view.table_.outputs), column_(view.table_.indices + slot) {}
 
-    KNNCONV_DEVICE int32_t Fetch(const ColumnView& view) const {
-      return __ldg(column_ + int64_t{rows_.at()} * view.table_.neighbours);
+    struct Fetched {
+      int32_t index;
+      uint32_t batch;
+    };
+    KNNCONV_DEVICE Fetched Fetch(const ColumnView& view) const {
+      return {__ldg(column_ + int64_t{rows_.at()} * view.table_.neighbours), rows_.batch()};
     }
-    KNNCONV_DEVICE int64_t Source(const ColumnView& view, int32_t index) const {
-      return IsBelow(index, view.table_.sources) ? int64_t{rows_.batch()} * view.table_.sources + index : kNoSource;
+    KNNCONV_DEVICE Tap Source(const ColumnView& view, Fetched fetched) const {
+      return {fetched.batch * view.table_.sources + fetched.index, IsBelow(fetched.index, view.table_.sources)};
     }
     KNNCONV_DEVICE void Advance(const ColumnView&) { rows_.Advance(); }
 
@@ -200,15 +201,20 @@ class SlotView {
     KNNCONV_DEVICE Walk(const SlotView& view, int32_t, int64_t position, uint32_t step)
         : taps_(position, step, view.taps_) {}
 
-    KNNCONV_DEVICE int32_t Fetch(const SlotView& view) const { return __ldg(view.sources_ + taps_.at()); }
-    KNNCONV_DEVICE int64_t Source(const SlotView& view, int32_t index) const {
-      return IsBelow(index, view.table_.sources) ? int64_t{taps_.batch()} * view.table_.sources + index : kNoSource;
+    struct Fetched {
+      int32_t index;
+      uint32_t batch;
+    };
+    KNNCONV_DEVICE Fetched Fetch(const SlotView& view) const { return {__ldg(view.sources_ + taps_.at()), taps_.batch()}; }
+    KNNCONV_DEVICE Tap Source(const SlotView& view, Fetched fetched) const {
+      return {fetched.batch * view.table_.sources + fetched.index, IsBelow(fetched.index, view.table_.sources)};
     }
-    KNNCONV_DEVICE int32_t FetchRow(const SlotView& view) const {
-      return view.rows_ == nullptr ? static_cast<int32_t>(taps_.at()) : __ldg(view.rows_ + taps_.at());
+    KNNCONV_DEVICE Fetched FetchRow(const SlotView& view) const {
+      const bool is_bias = view.rows_ == nullptr;
+      return {is_bias ? static_cast<int32_t>(taps_.at()) : __ldg(view.rows_ + taps_.at()), taps_.batch()};
     }
-    KNNCONV_DEVICE int64_t Row(const SlotView& view, int32_t row) const {
-      return int64_t{taps_.batch()} * view.table_.outputs + row;
+    KNNCONV_DEVICE uint32_t Row(const SlotView& view, Fetched fetched) const {
+      return fetched.batch * view.table_.outputs + fetched.index;
     }
     KNNCONV_DEVICE void Advance(const SlotView&) { taps_.Advance(); }
 
