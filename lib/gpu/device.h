@@ -8,14 +8,21 @@
 
 namespace knnconv::gpu {
 
-inline Status CountMultiprocessors(int device, int* count) {
+struct Device {
+  int multiprocessors = 0;
+  int shared_bytes = 0;  // that a block may ask for
+};
+
+inline Status GetDevice(int ordinal, Device* device) {
   constexpr int kDevices = 64;
-  static std::atomic<int> known[kDevices] = {};
-  if (device < kDevices) *count = known[device].load(std::memory_order_relaxed);
-  if (device >= kDevices || *count == 0) {
-    KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(count, gpuDeviceAttributeMultiprocessorCount, device));
-    if (device < kDevices) known[device].store(*count, std::memory_order_relaxed);
-  }
+  static std::atomic<Device> known[kDevices] = {};
+  if (ordinal < kDevices) *device = known[ordinal].load(std::memory_order_relaxed);
+  if (device->multiprocessors > 0) return {};
+  KNNCONV_GPU_CHECK(
+      gpuDeviceGetAttribute(&device->multiprocessors, gpuDeviceAttributeMultiprocessorCount, ordinal));
+  KNNCONV_GPU_CHECK(
+      gpuDeviceGetAttribute(&device->shared_bytes, gpuDeviceAttributeMaxSharedMemoryPerBlockOptin, ordinal));
+  if (ordinal < kDevices) known[ordinal].store(*device, std::memory_order_relaxed);
   return {};
 }
 

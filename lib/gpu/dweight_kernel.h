@@ -2,7 +2,7 @@
 //
 //     dw[r, o] = sum over positions:  x[source(position, slot of r), channel of r] * g[row(position), o]
 //
-//                 positions (steps of 32)            columns
+//                 positions (in steps)               columns
 //     rows of dw  [ x's rows, gathered ]  @  positions [ g's rows ]
 //
 // Both operands lie in shared memory as they lie in memory, a position a row, and are read transposed where the product
@@ -29,11 +29,12 @@ struct DweightTile {
   static constexpr int kWarps = kWarpsDown * kWarpsAcross, kThreads = kWarps * kWarpSize;
   static constexpr int kDown = kRows / kWarpsDown / kFragment, kAcross = kColumns / kWarpsAcross / kFragment;
   static constexpr int kBlocks = BlocksPerMultiprocessor(kRows, kColumns);
+  static constexpr int kPositions = StepPositions(kRows, kColumns);
 
   static constexpr int kStages = 3;
   static constexpr int kSourcePitch = kRows + kTilePad, kCotangentPitch = kColumns + kTilePad;
-  static constexpr int kSourceElements = kDepthTile * kSourcePitch;
-  static constexpr int kStageElements = kSourceElements + kDepthTile * kCotangentPitch;
+  static constexpr int kSourceElements = kPositions * kSourcePitch;
+  static constexpr int kStageElements = kSourceElements + kPositions * kCotangentPitch;
   static constexpr int kSharedBytes = kStages * kStageElements * 2;
   // Sums leave through the same memory: 16 rows a warp at a time.
   static constexpr int kPatchPitch = kAcross * kFragment + 4;
@@ -128,7 +129,7 @@ class TileProducts {
 template <typename T, typename Tile>
 class ColumnSums {
   static constexpr int kPairs = Tile::kColumns / 2, kParts = Tile::kThreads / kPairs;
-  static_assert(kDepthTile % kParts == 0);
+  static_assert(Tile::kPositions % kParts == 0);
   struct alignas(2 * sizeof(T)) Pair {
     T first, second;
   };
@@ -142,7 +143,7 @@ class ColumnSums {
     const bool counts_all = !view.has_uncounted_rows();
     float2 step = {0, 0};
 #pragma unroll 4
-    for (int row = 0; row < kDepthTile; row += kParts) {
+    for (int row = 0; row < Tile::kPositions; row += kParts) {
       if (!counts_all && !view.IsCounted(position + part + row)) continue;
       const Pair pair = *reinterpret_cast<const Pair*>(cotangent + row * Tile::kCotangentPitch);
       step.x += ToFloat(pair.first);
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                   const KNNCONV_GRID_CONSTANT DweightGrid grid) {
   if constexpr (kHasTensorCores<T>) {
     using View = typename ViewOf<Taps>::Type;
-    constexpr int kParts = kDepthTile / kFragment;  // of a step
+    constexpr int kPositions = Tile::kPositions, kParts = kPositions / kFragment;  // of a step
     extern __shared__ __align__(16) unsigned char shared[];
     T* const tiles = reinterpret_cast<T*>(shared);
 
@@ -238,13 +239,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     int64_t positions = 0;
 #pragma unroll 1
     for (uint32_t member = 0; member < members; ++member) positions += view_of(member).positions();
-    const int64_t length = CeilDiv(CeilDiv(positions, grid.slices), kDepthTile) * kDepthTile;
+    const int64_t length = CeilDiv(CeilDiv(positions, grid.slices), kPositions) * kPositions;
     const int64_t end = min(positions, (int64_t{block.slice} + 1) * length);
 
     TileProducts<T, Tile> products;
     ColumnSums<T, Tile> column_sums;
-    SourceStage<T, View, Tile::kThreads, Tile::kRows, kSourceVectors> source(dweight, block.first_row, block.rows);
-    CotangentStage<T, View, Tile::kThreads, Tile::kColumns, kCotangentVectors> cotangent(dweight, block.first_column);
+    SourceStage<T, View, Tile::kThreads, kPositions, Tile::kRows, kSourceVectors> source(dweight, block.first_row, block.rows);
+    CotangentStage<T, View, Tile::kThreads, kPositions, Tile::kColumns, kCotangentVectors> cotangent(dweight, block.first_column);
 
     const int64_t slice = int64_t{block.group} * grid.slices + block.slice;
     const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
@@ -262,14 +263,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         }
         const int64_t from = at - before;
         const int count = static_cast<int>(
-            min(min(view.positions() - from, end - at), int64_t{kChainSteps} * kDepthTile));
+            min(min(view.positions() - from, end - at), int64_t{kChainPositions}));
         const GroupNumber group{block.group, member};
         const int64_t x_offset = GroupOffset(dweight.shapes, group, dweight.x_groups) * ElementBytes(dweight.x_type);
         source.Start(view, static_cast<const char*>(dweight.x) + x_offset, from, count);
         const int64_t g_offset = GroupOffset(dweight.shapes, group, dweight.g_groups);
         cotangent.Start(view, static_cast<const T*>(dweight.g) + g_offset, from, count);
 
-        const int steps = (count + kDepthTile - 1) / kDepthTile;
+        const int steps = (count + kPositions - 1) / kPositions;
         int next = 0, buffer = 0;  // where the next step is staged, and where this one was
         // The first steps are only staged. In the others, copies start between products.
 #pragma unroll 1
@@ -304,15 +305,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
           source.EndStep(view);
           cotangent.EndStep(view);
           if (step < 0) continue;
-          if (sums_columns && turn == 0) column_sums.Add(tile + Tile::kSourceElements, view, from + step * kDepthTile);
+          if (sums_columns && turn == 0) column_sums.Add(tile + Tile::kSourceElements, view, from + step * kPositions);
           turn = turn == 0 ? turns - 1 : turn - 1;
           buffer = buffer == Tile::kStages - 1 ? 0 : buffer + 1;
         }
         __syncthreads();
         at += count;
-        chain += steps;
+        chain += count;
       }
-      if (at < end && chain < kChainSteps) continue;
+      if (at < end && chain < kChainPositions) continue;
       if (multiplies) {
         float* const out = dweight.partials + slice * weight + int64_t{block.first_row} * dweight.columns +
                            block.first_column;

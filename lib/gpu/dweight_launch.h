@@ -47,14 +47,16 @@ Status LaunchChosen(const LaunchSite& site, const Dweight& dweight, const Taps& 
   KNNCONV_DWEIGHT_VECTOR_TILE(128, 64)
   KNNCONV_DWEIGHT_VECTOR_TILE(128, 128)
   KNNCONV_DWEIGHT_SCALAR_TILES(32, 32)
+  KNNCONV_DWEIGHT_SCALAR_TILES(32, 64)
   KNNCONV_DWEIGHT_SCALAR_TILES(32, 128)
   KNNCONV_DWEIGHT_SCALAR_TILES(128, 32)
+  KNNCONV_DWEIGHT_SCALAR_TILES(128, 64)
   KNNCONV_DWEIGHT_SCALAR_TILES(128, 128)
 #undef KNNCONV_DWEIGHT_SCALAR_TILES
 #undef KNNCONV_DWEIGHT_VECTOR_TILE
 #undef KNNCONV_DWEIGHT_TILE
   return {gpuErrorInvalidConfiguration, __FILE__, __LINE__,
-          "a tile of 32, 64 or 128 rows and columns; 32 or 128 where an operand is staged by elements"};
+          "a tile of 32, 64 or 128 rows and columns; not of 64 rows where an operand is staged by elements"};
 }
 
 }  // namespace internal
@@ -75,9 +77,12 @@ Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps&
   TileShape tile = ChooseTile(sizes, staging == Staging::kBoth);
   if (choice.rows > 0) tile.rows = choice.rows;
   if (choice.columns > 0) tile.columns = choice.columns;
-  int multiprocessors = 0;
-  KNNCONV_GPU_RETURN_IF_ERROR(CountMultiprocessors(site.device, &multiprocessors));
-  const DweightSplit split = SplitDweight(sizes, tile, multiprocessors);
+  Device device;
+  KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
+  if (tile.rows * tile.columns == 128 * 128 && device.shared_bytes < internal::TileOf<128, 128>::Type::kSharedBytes) {
+    tile.columns = 64;
+  }
+  const DweightSplit split = SplitDweight(sizes, tile, device.multiprocessors);
 
   const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
   const int64_t sums = sizes.groups * split.slices;

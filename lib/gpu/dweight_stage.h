@@ -1,4 +1,4 @@
-// How one step's operands reach shared memory: kDepthTile positions of x's rows, gathered, and of g's.
+// How one step's operands reach shared memory: some positions of x's rows, gathered, and of g's.
 //
 // A thread keeps its column of the tile, and so its slot and channel, for the whole of a slice, and walks down the
 // positions. Tiles lie [position][column], as memory does; the products read x's tile transposed. Past the last position
@@ -18,24 +18,24 @@ inline constexpr int kVector = 8;   // 16-bit elements of a 16-byte copy
 inline constexpr int kTilePad = 8;  // elements between rows of a tile, so that eight rows of 16 bytes lie in different banks
 
 // Which of a tile's elements a thread stages: kWidth columns at once, down the positions in steps of kRowStep.
-template <int kThreads, int kColumns, int kWidth>
+template <int kThreads, int kPositions, int kColumns, int kWidth>
 struct StagePart {
   static constexpr int kLanes = kColumns / kWidth;  // threads of one row
   static constexpr int kRowStep = kThreads / kLanes;
-  static constexpr int kPasses = (kDepthTile + kRowStep - 1) / kRowStep;
+  static constexpr int kPasses = (kPositions + kRowStep - 1) / kRowStep;
   static constexpr int kBatch = kPasses < 8 ? kPasses : 8;  // elements loaded before the first is stored
 
   int row = threadIdx.x / kLanes;
   int column = threadIdx.x % kLanes * kWidth;
 
   // Where a step has fewer rows than one pass covers, some threads have nothing to stage.
-  KNNCONV_DEVICE bool Idles() const { return kRowStep > kDepthTile && row >= kDepthTile; }
+  KNNCONV_DEVICE bool Idles() const { return kRowStep > kPositions && row >= kPositions; }
 };
 
 // Rows of x. `T` is the type of the products.
-template <typename T, typename View, int kThreads, int kColumns, bool kVectors>
+template <typename T, typename View, int kThreads, int kPositions, int kColumns, bool kVectors>
 class SourceStage {
-  using Part = StagePart<kThreads, kColumns, kVectors ? kVector : 1>;
+  using Part = StagePart<kThreads, kPositions, kColumns, kVectors ? kVector : 1>;
   using Walk = typename View::Walk;
   static constexpr int kPitch = kColumns + kTilePad;
 
@@ -59,7 +59,7 @@ class SourceStage {
     Fetch(view);
   }
 
-  // Starts the next step's copies of one pass into `tile` [kDepthTile][kPitch].
+  // Starts the next step's copies of one pass into `tile` [kPositions][kPitch].
   KNNCONV_DEVICE void Stage(const View& view, T* tile, int pass) {
     tile += part_.row * kPitch + part_.column;
     if constexpr (kVectors) {
@@ -86,7 +86,7 @@ class SourceStage {
 
   // After all passes of a step.
   KNNCONV_DEVICE void EndStep(const View& view) {
-    left_ -= kDepthTile;
+    left_ -= kPositions;
     Fetch(view);
   }
 
@@ -120,9 +120,9 @@ class SourceStage {
 };
 
 // Rows of g: in order, or those of a slot's taps.
-template <typename T, typename View, int kThreads, int kColumns, bool kVectors>
+template <typename T, typename View, int kThreads, int kPositions, int kColumns, bool kVectors>
 class CotangentStage {
-  using Part = StagePart<kThreads, kColumns, kVectors ? kVector : 1>;
+  using Part = StagePart<kThreads, kPositions, kColumns, kVectors ? kVector : 1>;
   using Walk = typename View::Walk;
   static constexpr int kPitch = kColumns + kTilePad;
 
@@ -180,7 +180,7 @@ class CotangentStage {
   }
 
   KNNCONV_DEVICE void EndStep(const View& view) {
-    left_ -= kDepthTile;
+    left_ -= kPositions;
     if constexpr (View::kBySlot) Fetch(view);
   }
 

@@ -22,7 +22,7 @@ SHAPES = [
     (1, 1, 1, 1, 1, (5, 5), (1, 1), (2, 2), (1, 1), (1, 1)),
 ]
 TILES = [(rows, columns, 1) for rows in (32, 64, 128) for columns in (32, 64, 128)]
-SCALAR_TILES = [(rows, columns, 0) for rows in (32, 128) for columns in (32, 128)]
+SCALAR_TILES = [(rows, columns, 0) for rows in (32, 128) for columns in (32, 64, 128)]
 CHANNELS = (1, 2, 3, 5, 7, 9, 17, 33, 63, 65)
 
 

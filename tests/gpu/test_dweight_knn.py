@@ -23,7 +23,7 @@ SHAPES = [
     (9, 1, 1, 20, 700, 3, None),
 ]
 TILES = [(rows, columns, 1) for rows in (32, 64, 128) for columns in (32, 64, 128)]
-SCALAR_TILES = [(rows, columns, 0) for rows in (32, 128) for columns in (32, 128)]
+SCALAR_TILES = [(rows, columns, 0) for rows in (32, 128) for columns in (32, 64, 128)]
 
 
 def _problem(shape, x_dtype, g_dtype, seed=0):
