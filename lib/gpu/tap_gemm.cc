@@ -59,11 +59,6 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
   KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(&shared_limit, gpuDeviceAttributeMaxSharedMemoryPerBlockOptin, site.device));
 
   TapLaunch launch{};
-  launch.columns = wanted.columns > 0 ? wanted.columns : TileColumns(gemm.columns);
-  launch.rows = wanted.rows > 0 ? wanted.rows : TileRows(gemm, launch.columns, multiprocessors);
-  constexpr int kSharedOfTallTiles = 96 << 10;  // tiles of 128 rows need more than sm_75 has
-  if (shared_limit < kSharedOfTallTiles) launch.rows = std::min(launch.rows, 64);
-
   auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const bool vector = wanted.vector != 0;
   const int weight_line = gemm.transposed ? gemm.depth : gemm.columns;
@@ -71,13 +66,22 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
   launch.vector_b = vector && weight_line % 8 == 0 && aligned(gemm.weight);
   launch.asynchronous = launch.vector_a && launch.vector_b && gemm.source_type == gemm.compute_type;
 
+  launch.columns = wanted.columns > 0 ? wanted.columns : TileColumns(gemm.columns);
+  launch.rows = wanted.rows > 0 ? wanted.rows : TileRows(gemm, launch.columns, multiprocessors);
+  constexpr int kSharedOfTallTiles = 96 << 10;  // tiles of 128 rows need more than sm_75 has
+  if (shared_limit < kSharedOfTallTiles) launch.rows = std::min(launch.rows, 64);
+  if (!launch.asynchronous) launch.rows = kAnyStagedRows;
+
   TapGrid grid{};
   grid.depth = Divisor(static_cast<uint32_t>(gemm.depth));
-  grid.row_tiles = std::max<int64_t>(RowTiles(gemm, launch.rows), 1);
-  grid.column_tiles = std::max<int64_t>(CeilDiv(gemm.columns, launch.columns), 1);
-  grid.classes = PixelClasses(gemm);
-  const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.columns == 0 || gemm.groups.count() == 0;
-  launch.blocks = empty ? 0 : gemm.groups.count() * grid.classes * grid.row_tiles * grid.column_tiles;
+  grid.whole_steps = gemm.depth % kDepth == 0;
+  const int64_t row_tiles = RowTiles(gemm, launch.rows), column_tiles = CeilDiv(gemm.columns, launch.columns);
+  const int64_t classes = PixelClasses(gemm);
+  grid.row_tiles = static_cast<uint32_t>(row_tiles);
+  grid.column_tiles = static_cast<uint32_t>(column_tiles);
+  grid.classes = static_cast<uint32_t>(classes);
+  const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.columns == 0;
+  launch.blocks = empty ? 0 : gemm.groups.count() * classes * row_tiles * column_tiles;
 
   if (gemm.compute_type == Element::kF16) {
     return gemm.transposed ? LaunchTapGemm<Half, true>(site, gemm, grid, launch)

@@ -7,14 +7,12 @@
 namespace knnconv::gpu {
 namespace internal {
 
+// kRows 0: the tile whose operands are not both staged by asynchronous copies.
 template <typename T, bool kTransposed, int kRows, int kColumns>
 Status LaunchTile(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch) {
-  using Shape = TapShape<T, kRows, kColumns, kTransposed>;
-  if (launch.asynchronous) {
-    return Launch<TapGemmKernel<Shape, true>, TapKernel<Shape, true>::kSharedBytes>(site, launch.blocks, kTapThreads,
-                                                                                  gemm, grid, true, true);
-  }
-  return Launch<TapGemmKernel<Shape, false>, TapKernel<Shape, false>::kSharedBytes>(
+  constexpr bool kVector = kRows != 0;
+  using Shape = TapShape<T, kVector ? kRows : kAnyStagedRows, kColumns, kTransposed>;
+  return Launch<TapGemmKernel<Shape, kVector>, TapKernel<Shape, kVector>::kSharedBytes>(
       site, launch.blocks, kTapThreads, gemm, grid, launch.vector_a, launch.vector_b);
 }
 
@@ -34,6 +32,7 @@ Status LaunchRows(const LaunchSite& site, const TapGemm& gemm, const TapGrid& gr
 
 template <typename T, bool kTransposed>
 Status LaunchTapGemm(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch) {
+  if (!launch.asynchronous) return internal::LaunchRows<T, kTransposed, 0>(site, gemm, grid, launch);
   switch (launch.rows) {
     case 16:
       return internal::LaunchRows<T, kTransposed, 16>(site, gemm, grid, launch);

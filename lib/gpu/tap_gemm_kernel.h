@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "gpu/fragment.h"
 #include "gpu/tap_layers.h"
@@ -33,7 +34,7 @@ struct TapKernel {
   using T = typename Shape::T;
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
   using Table = TapTable<Shape::kRows>;
-  static constexpr int kStages = kVector ? 3 : 2;
+  static constexpr int kStages = 2;
   static constexpr int kOutPitch = Warps::kWarpColumns + 4;  // of a warp's strip of fp32 results
   static constexpr int kStageBytes = kStages * Shape::kStage * 2;
   static constexpr int kOutBytes = Warps::kUsed * kFragment * kOutPitch * 4;
@@ -45,10 +46,10 @@ template <typename Shape, bool kVector>
 using TapAccumulators = Accumulator[WarpGrid<Shape::kRows, Shape::kColumns>::kHigh]
                                    [WarpGrid<Shape::kRows, Shape::kColumns>::kWide];
 
-// acc += A @ B over one staged step.
+// acc += A @ B over the first `depth` of one staged step.
 template <typename Shape, bool kVector>
 KNNCONV_DEVICE void MultiplyStep(TapAccumulators<Shape, kVector>& acc, const typename Shape::T* a,
-                                 const typename Shape::T* b) {
+                                 const typename Shape::T* b, int depth) {
   using T = typename Shape::T;
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
   constexpr Major kMajorB = Shape::kTransposed ? Major::kCol : Major::kRow;
@@ -56,6 +57,7 @@ KNNCONV_DEVICE void MultiplyStep(TapAccumulators<Shape, kVector>& acc, const typ
   const int row = warp / Warps::kAcross * Warps::kWarpRows, column = warp % Warps::kAcross * Warps::kWarpColumns;
 #pragma unroll
   for (int k = 0; k < kDepth; k += kFragment) {
+    if (k >= depth) break;
     FragmentA<T, Major::kRow> left[Warps::kHigh];
     FragmentB<T, kMajorB> right[Warps::kWide];
 #pragma unroll
@@ -120,7 +122,7 @@ KNNCONV_DEVICE void WriteTile(const TapGemm& gemm, const TapTile& tile, const Ta
       const int count = min(kChunk, gemm.columns - column);
       const int64_t out_row = table.row_out[row];
       if (count <= 0 || out_row < 0) continue;
-      const bool empty = gemm.zero_empty_rows && table.node_live[table.row_column[row]] == 0;
+      const bool empty = gemm.zero_empty_rows && table.node_live[table.row[row].node] == 0;
       float value[kChunk];
 #pragma unroll
       for (int e = 0; e < kChunk; ++e) {
@@ -129,11 +131,11 @@ KNNCONV_DEVICE void WriteTile(const TapGemm& gemm, const TapTile& tile, const Ta
       }
       const int64_t at = out_row + column;
       if (gemm.out_type == Element::kF32) {
-        StoreChunk(static_cast<float*>(gemm.out) + at, value, count);
+        StoreChunk(reinterpret_cast<float*>(tile.out) + at, value, count);
       } else if (gemm.out_type == Element::kF16) {
-        StoreChunk(static_cast<Half*>(gemm.out) + at, value, count);
+        StoreChunk(reinterpret_cast<Half*>(tile.out) + at, value, count);
       } else {
-        StoreChunk(static_cast<BFloat*>(gemm.out) + at, value, count);
+        StoreChunk(reinterpret_cast<BFloat*>(tile.out) + at, value, count);
       }
     }
     __syncwarp();
@@ -142,7 +144,7 @@ KNNCONV_DEVICE void WriteTile(const TapGemm& gemm, const TapTile& tile, const Ta
 
 template <typename Shape, bool kVector>
 __global__ void __launch_bounds__(kTapThreads, 2)
-    TapGemmKernel(const TapGemm gemm, const TapGrid grid, bool vector_a, bool vector_b) {
+    TapGemmKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER TapGrid grid, bool vector_a, bool vector_b) {
   using T = typename Shape::T;
   using Kernel = TapKernel<Shape, kVector>;
   if constexpr (kHasTensorCores<T>) {
@@ -162,35 +164,26 @@ __global__ void __launch_bounds__(kTapThreads, 2)
     const bool multiplies = threadIdx.x / kWarpSize < Kernel::Warps::kUsed;
     auto stage = [&](int step) { return stages + step % Kernel::kStages * Shape::kStage; };
 
+    const std::conditional_t<kVector, VectorStager<Shape>, AnyStager<Shape>> stager(gemm, grid, tile, table, vector_a,
+                                                                                    vector_b);
     TapProgress progress;
     int active = 0;
     while (NextLayers(gemm, tile, table, progress, active)) {
-      const int steps = (active * gemm.depth + kDepth - 1) / kDepth;
-      if constexpr (kVector) {
-        const VectorStager<Shape> stager(gemm, grid, tile, table);
-        auto load = [&](int step) {
-          if (step < steps) stager.Stage(stage(step), stage(step) + Shape::kElementsA, step, active);
-          CommitCopies();
-        };
-#pragma unroll
-        for (int step = 0; step < Kernel::kStages - 1; ++step) load(step);
-        for (int step = 0; step < steps; ++step) {
+      const int whole = active * gemm.depth, steps = (whole + kDepth - 1) / kDepth;
+      // Copies run kStages - 1 steps ahead of the products; the first rounds of the loop only copy.
+      for (int step = 1 - Kernel::kStages; step < steps; ++step) {
+        if (step >= 0) {
           WaitForCopies<Kernel::kStages - 2>();
           __syncthreads();
-          load(step + Kernel::kStages - 1);
-          if (multiplies) MultiplyStep<Shape, kVector>(acc, stage(step), stage(step) + Shape::kElementsA);
         }
-        WaitForCopies<0>();
-      } else {
-        AnyStager<Shape> stager(gemm, grid, tile, table, vector_a, vector_b);
-        if (steps > 0) stager.Read(0, active);
-        for (int step = 0; step < steps; ++step) {
-          stager.Write(stage(step), stage(step) + Shape::kElementsA);
-          __syncthreads();
-          if (step + 1 < steps) stager.Read(step + 1, active);
-          if (multiplies) MultiplyStep<Shape, kVector>(acc, stage(step), stage(step) + Shape::kElementsA);
+        const int ahead = step + Kernel::kStages - 1;
+        if (ahead < steps) stager.Stage(stage(ahead), stage(ahead) + Shape::kElementsA, ahead, active);
+        CommitCopies();
+        if (step >= 0 && multiplies) {
+          MultiplyStep<Shape, kVector>(acc, stage(step), stage(step) + Shape::kElementsA, whole - step * kDepth);
         }
       }
+      WaitForCopies<0>();
       __syncthreads();
     }
     WriteTile<Shape, kVector>(gemm, tile, table, acc, reinterpret_cast<float*>(shared));

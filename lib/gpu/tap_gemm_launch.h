@@ -7,12 +7,15 @@
 namespace knnconv::gpu {
 
 inline constexpr int kTapThreads = 128;
+inline constexpr int kAnyStagedRows = 64;  // the one height of tiles that are not staged by asynchronous copies
+inline constexpr int kDepth = 64;  // of a step of the main loop: a source row's 128 bytes are one line of the cache
 
 // What a launch adds to a TapGemm for its kernels.
 struct TapGrid {
   Divisor depth;
-  int64_t row_tiles, column_tiles;
-  int64_t classes;  // of pixels, 1 except in a strided dense dinput
+  bool whole_steps;  // no depth step straddles two layers
+  uint32_t row_tiles, column_tiles;
+  uint32_t classes;  // of pixels, 1 except in a strided dense dinput
 };
 
 // A tile with all fields set, and which operands are read 16 bytes at a time.

@@ -152,7 +152,7 @@ KNNCONV_DEVICE void OpenLists(const TapGemm& gemm, const TapTile& tile, TapTable
     table.list.rank[j] = -1;
   }
   __syncthreads();
-  if (j < tile.rows && table.list.count[table.row_column[j]] < 0) table.row_out[j] = -1;
+  if (j < tile.rows && table.list.count[table.row[j].node] < 0) table.row_out[j] = -1;
   __syncthreads();
 }
 

@@ -25,11 +25,13 @@ struct TapTable {
   uint32_t live;  // a bit for each layer of this round that has a tap
   int32_t active;
 
-  // Rows of the tile.
-  int64_t row_source[kRows];   // offset of the row's batch entry in source
-  int64_t row_out[kRows];      // offset of the row in out, or -1
-  int32_t row_column[kRows];   // column of `source`
-  int32_t node_live[kRows];    // whether a node has a tap
+  // Rows of the tile; those that do not exist look at node -1.
+  struct alignas(16) Row {
+    int64_t source;  // offset of the row's batch entry in source
+    int32_t node;    // column of `source`
+  } row[kRows];
+  int64_t row_out[kRows];    // offset of the row in out, or -1
+  int32_t node_live[kRows];  // whether a node has a tap
 
   union {
     struct {  // kWindow: the source pixel that an offset of 0 would read
@@ -47,7 +49,7 @@ struct TapTable {
 
 // Which part of the result a thread block computes; the same in all threads.
 struct TapTile {
-  int64_t group;
+  uint32_t group;
   int rows;           // of the tile that exist
   int64_t first_node;
   int nodes;          // of the table, or rows where the window gives taps
@@ -57,20 +59,89 @@ struct TapTile {
   const char* source;
   const char* weight;
   const float* bias;
+  char* out;
   const int32_t* tap_sources;
   const int32_t* tap_slots;
 };
+
+// Quotient and remainder of numbers that are small in all but the largest problems.
+struct Split {
+  int64_t quotient, remainder;
+};
+
+KNNCONV_DEVICE Split Divide(int64_t value, int64_t divisor) {
+  if (((value | divisor) >> 32) == 0) {
+    const uint32_t quotient = static_cast<uint32_t>(value) / static_cast<uint32_t>(divisor);
+    return {quotient, static_cast<uint32_t>(value) - quotient * static_cast<uint32_t>(divisor)};
+  }
+  return {value / divisor, value % divisor};
+}
+
+// Rows of a class of pixels, from row_tile * kRows on.
+template <int kRows>
+KNNCONV_DEVICE void OpenPixels(const TapGemm& gemm, int64_t row_tile, uint32_t pixel_class, TapTile& tile,
+                               TapTable<kRows>& table) {
+  const WindowTaps& w = gemm.window;
+  const int spacing_h = w.transposed ? w.stride[0] : 1, spacing_w = w.transposed ? w.stride[1] : 1;
+  const int step_h = w.transposed ? 1 : w.stride[0], step_w = w.transposed ? 1 : w.stride[1];
+  const int classes_w = min(spacing_w, w.out_size[1]);
+  tile.residue[0] = pixel_class / classes_w;
+  tile.residue[1] = pixel_class % classes_w;
+  const int height = (w.out_size[0] - tile.residue[0] + spacing_h - 1) / spacing_h;
+  const int width = (w.out_size[1] - tile.residue[1] + spacing_w - 1) / spacing_w;
+  const int64_t first = row_tile * kRows, all = gemm.batch * height * width;
+  tile.rows = static_cast<int>(max(int64_t{0}, min(int64_t{kRows}, all - first)));
+  tile.nodes = tile.rows;
+  tile.first_node = 0;
+  const int r = threadIdx.x;
+  if (r < tile.rows) {
+    const Split image = Divide(first + r, int64_t{height} * width), pixel = Divide(image.remainder, width);
+    const int i = static_cast<int>(pixel.quotient), j = static_cast<int>(pixel.remainder);
+    const int h = tile.residue[0] + i * spacing_h, v = tile.residue[1] + j * spacing_w;
+    table.row[r] = {image.quotient * gemm.source_rows * gemm.depth, r};
+    table.row_out[r] = (image.quotient * gemm.nodes + int64_t{h} * w.out_size[1] + v) * gemm.columns;
+    table.pixel.row[r] = i * step_h;
+    table.pixel.column[r] = j * step_w;
+  }
+}
+
+// Rows (node, batch entry), batch entries fastest: neighbours share taps. Where nodes differ in their slots, a tile holds
+// whole nodes, or a part of one.
+template <int kRows>
+KNNCONV_DEVICE void OpenNodes(const TapGemm& gemm, int64_t row_tile, TapTile& tile, TapTable<kRows>& table) {
+  int64_t first = row_tile * kRows, end = gemm.batch * gemm.nodes;
+  if (gemm.kind != Taps::kColumns) {
+    if (gemm.batch >= kRows) {
+      const Split part = Divide(row_tile, (gemm.batch + kRows - 1) / kRows);
+      first = part.quotient * gemm.batch + part.remainder * kRows;
+      end = (part.quotient + 1) * gemm.batch;
+    } else {
+      const int rows = kRows / static_cast<int>(gemm.batch) * static_cast<int>(gemm.batch);
+      first = row_tile * rows;
+      end = min(end, first + rows);
+    }
+  }
+  tile.rows = static_cast<int>(min(int64_t{kRows}, end - first));
+  tile.first_node = Divide(first, gemm.batch).quotient;
+  tile.nodes = static_cast<int>(Divide(first + tile.rows - 1, gemm.batch).quotient - tile.first_node) + 1;
+  const int r = threadIdx.x;
+  if (r < tile.rows) {
+    const Split node = Divide(first + r, gemm.batch);
+    table.row[r] = {node.remainder * gemm.source_rows * gemm.depth, static_cast<int32_t>(node.quotient - tile.first_node)};
+    table.row_out[r] = (node.remainder * gemm.nodes + node.quotient) * gemm.columns;
+  }
+}
 
 // Finds the tile of this block and fills the table's rows. Ends with all threads in step.
 template <int kRows, int kColumns>
 KNNCONV_DEVICE TapTile OpenTile(const TapGemm& gemm, const TapGrid& grid, TapTable<kRows>& table) {
   TapTile tile;
-  int64_t index = blockIdx.x;
+  uint32_t index = blockIdx.x;
   tile.first_column = static_cast<int>(index % grid.column_tiles) * kColumns;
   index /= grid.column_tiles;
-  const int64_t row_tile = index % grid.row_tiles;
+  const uint32_t row_tile = index % grid.row_tiles;
   index /= grid.row_tiles;
-  const int pixel_class = static_cast<int>(index % grid.classes);
+  const uint32_t pixel_class = index % grid.classes;
   tile.group = index / grid.classes;
 
   const GroupShape& shape = gemm.groups;
@@ -78,63 +149,22 @@ KNNCONV_DEVICE TapTile OpenTile(const TapGemm& gemm, const TapGrid& grid, TapTab
   tile.source = static_cast<const char*>(gemm.source) + source_offset * ElementBytes(gemm.source_type);
   tile.weight = static_cast<const char*>(gemm.weight) + gemm.weight_groups.Offset(shape, tile.group) * 2;
   tile.bias = gemm.bias == nullptr ? nullptr : gemm.bias + gemm.bias_groups.Offset(shape, tile.group);
+  const int64_t out_offset = tile.group * gemm.batch * gemm.nodes * gemm.columns;
+  tile.out = static_cast<char*>(gemm.out) + out_offset * ElementBytes(gemm.out_type);
 
   const int r = threadIdx.x;
-  const int64_t out_group = tile.group * gemm.batch * gemm.nodes * gemm.columns;
-  const int64_t batch_elements = gemm.source_rows * gemm.depth;
   if (gemm.kind == Taps::kWindow) {
-    const WindowTaps& w = gemm.window;
-    const int spacing_h = w.transposed ? w.stride[0] : 1, spacing_w = w.transposed ? w.stride[1] : 1;
-    const int step_h = w.transposed ? 1 : w.stride[0], step_w = w.transposed ? 1 : w.stride[1];
-    const int classes_w = min(spacing_w, w.out_size[1]);
-    tile.residue[0] = pixel_class / classes_w;
-    tile.residue[1] = pixel_class % classes_w;
-    const int64_t height = (w.out_size[0] - tile.residue[0] + spacing_h - 1) / spacing_h;
-    const int64_t width = (w.out_size[1] - tile.residue[1] + spacing_w - 1) / spacing_w;
-    const int64_t first = row_tile * kRows, all = gemm.batch * height * width;
-    tile.rows = static_cast<int>(max(int64_t{0}, min(int64_t{kRows}, all - first)));
-    tile.nodes = tile.rows;
-    tile.first_node = 0;
-    if (r < kRows) {
-      const bool exists = r < tile.rows;
-      const int64_t pixel = first + (exists ? r : 0), b = pixel / (height * width), rest = pixel % (height * width);
-      const int i = static_cast<int>(rest / width), j = static_cast<int>(rest % width);
-      const int64_t h = tile.residue[0] + int64_t{i} * spacing_h, v = tile.residue[1] + int64_t{j} * spacing_w;
-      table.row_source[r] = b * batch_elements;
-      table.row_out[r] =
-          exists ? out_group + (b * gemm.nodes + h * w.out_size[1] + v) * int64_t{gemm.columns} : int64_t{-1};
-      table.row_column[r] = r;
-      table.node_live[r] = 0;
-      table.pixel.row[r] = i * step_h;
-      table.pixel.column[r] = j * step_w;
-    }
+    OpenPixels(gemm, row_tile, pixel_class, tile, table);
   } else {
-    // Rows are (node, batch entry), batch entries fastest: neighbours share taps. Where nodes differ in their slots, a
-    // tile holds whole nodes, or a part of one.
-    int64_t first = row_tile * kRows, end = gemm.batch * gemm.nodes;
-    if (gemm.kind != Taps::kColumns) {
-      if (gemm.batch >= kRows) {
-        const int64_t parts = (gemm.batch + kRows - 1) / kRows, node = row_tile / parts;
-        first = node * gemm.batch + row_tile % parts * kRows;
-        end = (node + 1) * gemm.batch;
-      } else {
-        const int64_t rows = kRows / gemm.batch * gemm.batch;
-        first = row_tile * rows;
-        end = min(end, first + rows);
-      }
-    }
-    tile.rows = static_cast<int>(min(int64_t{kRows}, end - first));
-    tile.first_node = first / gemm.batch;
-    tile.nodes = static_cast<int>((first + tile.rows - 1) / gemm.batch - tile.first_node) + 1;
     tile.tap_sources = gemm.table.sources + gemm.table.source_groups.Offset(shape, tile.group);
     tile.tap_slots = gemm.table.slots + gemm.table.slot_groups.Offset(shape, tile.group);
-    if (r < kRows) {
-      const bool exists = r < tile.rows;
-      const int64_t row = first + (exists ? r : 0), node = row / gemm.batch, b = row % gemm.batch;
-      table.row_source[r] = b * batch_elements;
-      table.row_out[r] = exists ? out_group + (b * gemm.nodes + node) * gemm.columns : int64_t{-1};
-      table.row_column[r] = static_cast<int>(node - tile.first_node);
-      table.node_live[r] = 0;
+    OpenNodes(gemm, row_tile, tile, table);
+  }
+  if (r < kRows) {
+    table.node_live[r] = 0;
+    if (r >= tile.rows) {
+      table.row[r] = {0, -1};
+      table.row_out[r] = -1;
     }
   }
   __syncthreads();
