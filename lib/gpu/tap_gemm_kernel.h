@@ -111,24 +111,28 @@ KNNCONV_DEVICE void WriteTile(const TapGemm& gemm, const TapTile& tile, const Ta
   const int first_column = warp % Warps::kAcross * Warps::kWarpColumns;
   float* strip = strips + warp * kFragment * kPitch;
   constexpr int kLine = Warps::kWarpColumns / kChunk;
+  static_assert(kWarpSize % kLine == 0, "a lane stays with its columns");
+  const int inner = lane % kLine * kChunk, column = tile.first_column + first_column + inner;
+  const int count = min(kChunk, gemm.columns - column);
+  float bias[kChunk];
+#pragma unroll
+  for (int e = 0; e < kChunk; ++e) bias[e] = tile.bias != nullptr && e < count ? tile.bias[column + e] : 0.0f;
 #pragma unroll
   for (int i = 0; i < Warps::kHigh; ++i) {
 #pragma unroll
     for (int j = 0; j < Warps::kWide; ++j) StoreAccumulator(strip + j * kFragment, acc[i][j], kPitch);
     __syncwarp();
-    for (int c = lane; c < kFragment * kLine; c += kWarpSize) {
-      const int row = first_row + i * kFragment + c / kLine;
-      const int inner = c % kLine * kChunk, column = tile.first_column + first_column + inner;
-      const int count = min(kChunk, gemm.columns - column);
+#pragma unroll
+    for (int line = lane / kLine; line < kFragment; line += kWarpSize / kLine) {
+      const int row = first_row + i * kFragment + line;
       const int64_t out_row = table.row_out[row];
       if (count <= 0 || out_row < 0) continue;
+      const float4* from = reinterpret_cast<const float4*>(strip + line * kPitch + inner);
+      const float4 low = from[0], high = from[1];
+      float value[kChunk] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
       const bool empty = gemm.zero_empty_rows && table.node_live[table.row[row].node] == 0;
-      float value[kChunk];
 #pragma unroll
-      for (int e = 0; e < kChunk; ++e) {
-        const float bias = tile.bias != nullptr && e < count ? tile.bias[column + e] : 0.0f;
-        value[e] = empty ? 0.0f : strip[c / kLine * kPitch + inner + e] + bias;
-      }
+      for (int e = 0; e < kChunk; ++e) value[e] = empty ? 0.0f : value[e] + bias[e];
       const int64_t at = out_row + column;
       if (gemm.out_type == Element::kF32) {
         StoreChunk(reinterpret_cast<float*>(tile.out) + at, value, count);

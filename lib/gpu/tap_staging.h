@@ -33,12 +33,13 @@ struct TapShape {
   static constexpr int kLineA = kDepth / kChunk;
   static constexpr int kLineB = (kTransposed ? kDepth : kColumns) / kChunk;
   static constexpr int kLinesA = kTapThreads / kLineA, kLinesB = kTapThreads / kLineB;
-  static constexpr int kChunksA = (kRows + kLinesA - 1) / kLinesA;
+  static_assert(kRows % kLinesA == 0);
+  static constexpr int kChunksA = kRows / kLinesA;
   static constexpr int kChunksB = ((kTransposed ? kColumns : kDepth) + kLinesB - 1) / kLinesB;
   static constexpr int kCountB = kTransposed ? kColumns : kDepth;
 };
 
-// A position in the flattened depth.
+// A position in the flattened depth. Past the last layer it does not exist; its layer is then any that may be looked up.
 struct DepthPosition {
   int layer, channel;
   bool exists;
@@ -46,10 +47,12 @@ struct DepthPosition {
 
 KNNCONV_DEVICE DepthPosition At(const TapGrid& grid, int depth, int active) {
   const Divisor::Result split = grid.depth.Divide(depth);
-  return {split.quotient, split.remainder, split.quotient < active};
+  const bool exists = split.quotient < active;
+  return {exists ? split.quotient : 0, split.remainder, exists};
 }
 
-// Both operands 16 bytes at a time, asynchronously.
+// Both operands 16 bytes at a time, asynchronously. These are the instructions of the main loop besides its products, so
+// they are few: no branch, and no address is made safe where nothing is read from it.
 template <typename Shape>
 class VectorStager {
  public:
@@ -57,8 +60,10 @@ class VectorStager {
 
   KNNCONV_DEVICE VectorStager(const TapGemm& gemm, const TapGrid& grid, const TapTile& tile,
                               const TapTable<Shape::kRows>& table, bool, bool)
-      : gemm_(gemm), grid_(grid), table_(table), source_(reinterpret_cast<const T*>(tile.source)),
-        weight_(reinterpret_cast<const T*>(tile.weight)), column_(tile.first_column) {}
+      : gemm_(gemm), grid_(grid), table_(table), weight_(reinterpret_cast<const T*>(tile.weight)),
+        columns_(gemm.columns - tile.first_column) {
+    weight_ += Shape::kTransposed ? int64_t{tile.first_column} * gemm.depth : int64_t{tile.first_column};
+  }
 
   // Copies step `step` of a round with `active` layers.
   KNNCONV_DEVICE void Stage(T* a, T* b, int step, int active) const {
@@ -66,81 +71,69 @@ class VectorStager {
     const DepthPosition at = At(grid_, step * kDepth + chunk, active);
     StageA(a + chunk, at);
     if constexpr (Shape::kTransposed) {
-      StageTransposedB(b + chunk, at);
-    } else if (grid_.whole_steps) {
-      StageB(b, {at.layer, at.channel - chunk, at.exists});
+      StageLines(b + chunk, weight_ + table_.weight[at.layer] + at.channel, gemm_.depth,
+                 at.exists ? columns_ : 0);
     } else {
-      StageB(b, step, active);
+      const int inner = threadIdx.x % Shape::kLineB * kChunk;
+      if (grid_.whole_steps) {
+        const T* first = weight_ + table_.weight[at.layer] + int64_t{at.channel - chunk} * gemm_.columns;
+        StageLines(b + inner, first + inner, gemm_.columns, at.exists && inner < columns_ ? kDepth : 0);
+      } else {
+        StageScatteredLines(b + inner, step, active, inner);
+      }
     }
   }
 
  private:
-  KNNCONV_DEVICE static int LineA(int i) { return threadIdx.x / Shape::kLineA + i * Shape::kLinesA; }
-  KNNCONV_DEVICE static int LineB(int i) { return threadIdx.x / Shape::kLineB + i * Shape::kLinesB; }
-
   KNNCONV_DEVICE void StageA(T* a, const DepthPosition& at) const {
-    const int32_t* sources = table_.source[at.exists ? table_.layer[at.layer] : 0];
+    const int32_t* sources = table_.source[table_.layer[at.layer]];
+    const int32_t row_bytes = gemm_.depth * static_cast<int32_t>(sizeof(T));
+    // All addresses first: the lookups of one row then wait for shared memory together with the others'.
+    const char* from[Shape::kChunksA];
+    bool valid[Shape::kChunksA];
 #pragma unroll
     for (int i = 0; i < Shape::kChunksA; ++i) {
-      const int line = LineA(i);
-      if (Shape::kRows % Shape::kLinesA != 0 && line >= Shape::kRows) break;
-      const auto row = table_.row[line];
-      const int32_t source = at.exists && row.node >= 0 ? sources[row.node] : kHole;
-      const bool valid = source >= 0;
-      const T* from = source_ + (valid ? row.source + int64_t{source} * gemm_.depth + at.channel : 0);
-      CopyAsync16(a + line * kDepthPitch, from, valid);
-    }
-  }
-
-  KNNCONV_DEVICE void StageTransposedB(T* b, const DepthPosition& at) const {
-    const int64_t stride = int64_t{Shape::kLinesB} * gemm_.depth;
-    const T* from = weight_ + (at.exists ? table_.weight[at.layer] + at.channel : 0) +
-                    int64_t{column_ + LineB(0)} * gemm_.depth;
-#pragma unroll
-    for (int i = 0; i < Shape::kChunksB; ++i, from += stride) {
-      const int line = LineB(i);
-      if (Shape::kCountB % Shape::kLinesB != 0 && line >= Shape::kCountB) break;
-      const bool valid = at.exists && column_ + line < gemm_.columns;
-      CopyAsync16(b + line * Shape::kColumnPitch, valid ? from : weight_, valid);
-    }
-  }
-
-  // The step lies in one layer, `first` is its first position.
-  KNNCONV_DEVICE void StageB(T* b, const DepthPosition& first) const {
-    const int inner = threadIdx.x % Shape::kLineB * kChunk;
-    const bool valid = first.exists && column_ + inner < gemm_.columns;
-    const int64_t stride = int64_t{Shape::kLinesB} * gemm_.columns;
-    const T* from = weight_;
-    if (valid) {
-      from += table_.weight[first.layer] + int64_t{first.channel + LineB(0)} * gemm_.columns + column_ + inner;
+      const auto row = table_.row[threadIdx.x / Shape::kLineA + i * Shape::kLinesA];
+      const int32_t source = sources[row.node];
+      from[i] = row.source + int64_t{source} * row_bytes + at.channel * static_cast<int>(sizeof(T));
+      valid[i] = at.exists && source != kHole;
     }
 #pragma unroll
-    for (int i = 0; i < Shape::kChunksB; ++i, from += stride) {
-      const int line = LineB(i);
-      if (Shape::kCountB % Shape::kLinesB != 0 && line >= Shape::kCountB) break;
-      CopyAsync16(b + line * Shape::kColumnPitch + inner, valid ? from : weight_, valid);
+    for (int i = 0; i < Shape::kChunksA; ++i) {
+      const int line = threadIdx.x / Shape::kLineA + i * Shape::kLinesA;
+      CopyAsync16(a + line * kDepthPitch, from[i], valid[i]);
     }
   }
 
-  KNNCONV_DEVICE void StageB(T* b, int step, int active) const {
-    const int inner = threadIdx.x % Shape::kLineB * kChunk, column = column_ + inner;
+  // Lines of B that lie `pitch` elements apart, the first `lines` of them.
+  KNNCONV_DEVICE void StageLines(T* b, const T* from, int pitch, int lines) const {
+    const int first = threadIdx.x / Shape::kLineB;
+    from += int64_t{first} * pitch;
+#pragma unroll
+    for (int i = 0; i < Shape::kChunksB; ++i, from += int64_t{Shape::kLinesB} * pitch) {
+      const int line = first + i * Shape::kLinesB;
+      if (Shape::kCountB % Shape::kLinesB != 0 && line >= Shape::kCountB) break;
+      CopyAsync16(b + line * Shape::kColumnPitch, from, line < lines);
+    }
+  }
+
+  // Lines of B where a step straddles layers.
+  KNNCONV_DEVICE void StageScatteredLines(T* b, int step, int active, int inner) const {
 #pragma unroll
     for (int i = 0; i < Shape::kChunksB; ++i) {
-      const int line = LineB(i);
+      const int line = threadIdx.x / Shape::kLineB + i * Shape::kLinesB;
       if (Shape::kCountB % Shape::kLinesB != 0 && line >= Shape::kCountB) break;
       const DepthPosition k = At(grid_, step * kDepth + line, active);
-      const bool valid = k.exists && column < gemm_.columns;
-      const T* from = weight_ + (valid ? table_.weight[k.layer] + int64_t{k.channel} * gemm_.columns + column : 0);
-      CopyAsync16(b + line * Shape::kColumnPitch + inner, from, valid);
+      const T* from = weight_ + table_.weight[k.layer] + int64_t{k.channel} * gemm_.columns + inner;
+      CopyAsync16(b + line * Shape::kColumnPitch, from, k.exists && inner < columns_);
     }
   }
 
   const TapGemm& gemm_;
   const TapGrid& grid_;
   const TapTable<Shape::kRows>& table_;
-  const T* source_;
-  const T* weight_;
-  const int column_;
+  const T* weight_;     // from the tile's first column on
+  const int columns_;   // from there to the last
 };
 
 // Operands of any shape, and a float32 source, which is rounded as it is read; done when Stage returns.
@@ -178,11 +171,13 @@ class AnyStager {
   };
 
   KNNCONV_DEVICE int32_t SourceOf(const DepthPosition& at, int node) const {
-    return at.exists && node >= 0 ? table_.source[table_.layer[at.layer]][node] : kHole;
+    return at.exists ? table_.source[table_.layer[at.layer]][node] : kHole;
   }
 
   KNNCONV_DEVICE void NextChannel(DepthPosition& at, int active) const {
-    if (++at.channel == gemm_.depth) at = {at.layer + 1, 0, at.layer + 1 < active};
+    if (++at.channel < gemm_.depth) return;
+    const bool exists = at.exists && at.layer + 1 < active;
+    at = {exists ? at.layer + 1 : 0, 0, exists};
   }
 
   // 8 channels of a row, from `depth` on.
@@ -193,11 +188,11 @@ class AnyStager {
     int32_t source = SourceOf(at, row.node);
     if (vector_a_) {
       if (source < 0) return chunk.bits;
-      const int64_t offset = row.source + int64_t{source} * gemm_.depth + at.channel;
+      const int64_t offset = int64_t{source} * gemm_.depth + at.channel;
       if (gemm_.source_type != Element::kF32) {
-        return *reinterpret_cast<const uint4*>(reinterpret_cast<const T*>(tile_.source) + offset);
+        return *reinterpret_cast<const uint4*>(reinterpret_cast<const T*>(row.source) + offset);
       }
-      const float4* from = reinterpret_cast<const float4*>(reinterpret_cast<const float*>(tile_.source) + offset);
+      const float4* from = reinterpret_cast<const float4*>(reinterpret_cast<const float*>(row.source) + offset);
       const float4 low = from[0], high = from[1];
       const float value[kChunk] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
@@ -207,10 +202,10 @@ class AnyStager {
 #pragma unroll
     for (int e = 0; e < kChunk; ++e) {
       if (source >= 0) {
-        const int64_t offset = row.source + int64_t{source} * gemm_.depth + at.channel;
+        const int64_t offset = int64_t{source} * gemm_.depth + at.channel;
         chunk.value[e] = gemm_.source_type == Element::kF32
-                             ? FromFloat<T>(reinterpret_cast<const float*>(tile_.source)[offset])
-                             : reinterpret_cast<const T*>(tile_.source)[offset];
+                             ? FromFloat<T>(reinterpret_cast<const float*>(row.source)[offset])
+                             : reinterpret_cast<const T*>(row.source)[offset];
       }
       NextChannel(at, active);
       if (at.channel == 0) source = SourceOf(at, row.node);

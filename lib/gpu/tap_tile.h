@@ -17,7 +17,8 @@ inline constexpr int32_t kHole = -1;
 // In shared memory; kRows is the tile's height.
 template <int kRows>
 struct TapTable {
-  // Source row of each layer and node; odd pitch, so that lanes which walk down a column meet different banks.
+  // Source row of each layer and node. The last column is holes, for rows that do not exist; it also makes the pitch odd,
+  // so that lanes which walk down a column meet different banks.
   int32_t source[kLayers][kRows + 1];
   // The layers of this round that have a tap, in order: row of `source`, and the offset of the slot's matrix in weight.
   int32_t layer[kLayers];
@@ -25,10 +26,9 @@ struct TapTable {
   uint32_t live;  // a bit for each layer of this round that has a tap
   int32_t active;
 
-  // Rows of the tile; those that do not exist look at node -1.
   struct alignas(16) Row {
-    int64_t source;  // offset of the row's batch entry in source
-    int32_t node;    // column of `source`
+    const char* source;  // the row's batch entry
+    int32_t node;        // column of `source`
   } row[kRows];
   int64_t row_out[kRows];    // offset of the row in out, or -1
   int32_t node_live[kRows];  // whether a node has a tap
@@ -77,6 +77,10 @@ KNNCONV_DEVICE Split Divide(int64_t value, int64_t divisor) {
   return {value / divisor, value % divisor};
 }
 
+KNNCONV_DEVICE int64_t BatchBytes(const TapGemm& gemm) {
+  return gemm.source_rows * gemm.depth * ElementBytes(gemm.source_type);
+}
+
 // Rows of a class of pixels, from row_tile * kRows on.
 template <int kRows>
 KNNCONV_DEVICE void OpenPixels(const TapGemm& gemm, int64_t row_tile, uint32_t pixel_class, TapTile& tile,
@@ -98,7 +102,7 @@ KNNCONV_DEVICE void OpenPixels(const TapGemm& gemm, int64_t row_tile, uint32_t p
     const Split image = Divide(first + r, int64_t{height} * width), pixel = Divide(image.remainder, width);
     const int i = static_cast<int>(pixel.quotient), j = static_cast<int>(pixel.remainder);
     const int h = tile.residue[0] + i * spacing_h, v = tile.residue[1] + j * spacing_w;
-    table.row[r] = {image.quotient * gemm.source_rows * gemm.depth, r};
+    table.row[r] = {tile.source + image.quotient * BatchBytes(gemm), r};
     table.row_out[r] = (image.quotient * gemm.nodes + int64_t{h} * w.out_size[1] + v) * gemm.columns;
     table.pixel.row[r] = i * step_h;
     table.pixel.column[r] = j * step_w;
@@ -127,7 +131,8 @@ KNNCONV_DEVICE void OpenNodes(const TapGemm& gemm, int64_t row_tile, TapTile& ti
   const int r = threadIdx.x;
   if (r < tile.rows) {
     const Split node = Divide(first + r, gemm.batch);
-    table.row[r] = {node.remainder * gemm.source_rows * gemm.depth, static_cast<int32_t>(node.quotient - tile.first_node)};
+    table.row[r] = {tile.source + node.remainder * BatchBytes(gemm),
+                    static_cast<int32_t>(node.quotient - tile.first_node)};
     table.row_out[r] = (node.remainder * gemm.nodes + node.quotient) * gemm.columns;
   }
 }
@@ -163,10 +168,11 @@ KNNCONV_DEVICE TapTile OpenTile(const TapGemm& gemm, const TapGrid& grid, TapTab
   if (r < kRows) {
     table.node_live[r] = 0;
     if (r >= tile.rows) {
-      table.row[r] = {0, -1};
+      table.row[r] = {tile.source, kRows};
       table.row_out[r] = -1;
     }
   }
+  if (r < kLayers) table.source[r][kRows] = kHole;
   __syncthreads();
   return tile;
 }
