@@ -35,9 +35,9 @@ struct TapKernel {
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
   using Table = TapTable<Shape::kRows>;
   static constexpr int kStages = 2;
-  static constexpr int kOutPitch = Warps::kWarpColumns + 4;  // of a warp's strip of fp32 results
+  static constexpr int kOutPitch = Warps::kWarpColumns + 4;  // of a warp's fp32 results in shared memory
   static constexpr int kStageBytes = kStages * Shape::kStage * 2;
-  static constexpr int kOutBytes = Warps::kUsed * kFragment * kOutPitch * 4;
+  static constexpr int kOutBytes = Warps::kUsed * Warps::kWarpRows * kOutPitch * 4;
   static constexpr int kTableOffset = ((kStageBytes > kOutBytes ? kStageBytes : kOutBytes) + 15) / 16 * 16;
   static constexpr int kSharedBytes = kTableOffset + sizeof(Table);
 };
@@ -99,55 +99,56 @@ KNNCONV_DEVICE void StoreChunk(T* out, const float (&value)[kChunk], int count) 
   }
 }
 
-// out = round(acc + bias), 16 rows of a warp at a time through `strip` in shared memory, so that stores are 16 bytes wide.
+// out = round(acc + bias), each warp's part through `shared`, so that stores are 16 bytes wide.
 template <typename Shape, bool kVector>
 KNNCONV_DEVICE void WriteTile(const TapGemm& gemm, const TapTile& tile, const TapTable<Shape::kRows>& table,
-                              const TapAccumulators<Shape, kVector>& acc, float* strips) {
+                              const TapAccumulators<Shape, kVector>& acc, float* shared) {
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
   constexpr int kPitch = TapKernel<Shape, kVector>::kOutPitch;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   if (warp >= Warps::kUsed) return;
-  const int first_row = warp / Warps::kAcross * Warps::kWarpRows;
-  const int first_column = warp % Warps::kAcross * Warps::kWarpColumns;
-  float* strip = strips + warp * kFragment * kPitch;
-  constexpr int kLine = Warps::kWarpColumns / kChunk;
-  static_assert(kWarpSize % kLine == 0, "a lane stays with its columns");
-  const int inner = lane % kLine * kChunk, column = tile.first_column + first_column + inner;
-  const int count = min(kChunk, gemm.columns - column);
-  float bias[kChunk];
-#pragma unroll
-  for (int e = 0; e < kChunk; ++e) bias[e] = tile.bias != nullptr && e < count ? tile.bias[column + e] : 0.0f;
+  float* results = shared + warp * Warps::kWarpRows * kPitch;
 #pragma unroll
   for (int i = 0; i < Warps::kHigh; ++i) {
 #pragma unroll
-    for (int j = 0; j < Warps::kWide; ++j) StoreAccumulator(strip + j * kFragment, acc[i][j], kPitch);
-    __syncwarp();
-#pragma unroll
-    for (int line = lane / kLine; line < kFragment; line += kWarpSize / kLine) {
-      const int row = first_row + i * kFragment + line;
-      const int64_t out_row = table.row_out[row];
-      if (count <= 0 || out_row < 0) continue;
-      const float4* from = reinterpret_cast<const float4*>(strip + line * kPitch + inner);
-      const float4 low = from[0], high = from[1];
-      float value[kChunk] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-      const bool empty = gemm.zero_empty_rows && table.node_live[table.row[row].node] == 0;
-#pragma unroll
-      for (int e = 0; e < kChunk; ++e) value[e] = empty ? 0.0f : value[e] + bias[e];
-      const int64_t at = out_row + column;
-      if (gemm.out_type == Element::kF32) {
-        StoreChunk(reinterpret_cast<float*>(tile.out) + at, value, count);
-      } else if (gemm.out_type == Element::kF16) {
-        StoreChunk(reinterpret_cast<Half*>(tile.out) + at, value, count);
-      } else {
-        StoreChunk(reinterpret_cast<BFloat*>(tile.out) + at, value, count);
-      }
+    for (int j = 0; j < Warps::kWide; ++j) {
+      StoreAccumulator(results + i * kFragment * kPitch + j * kFragment, acc[i][j], kPitch);
     }
-    __syncwarp();
+  }
+  __syncwarp();
+
+  constexpr int kLine = Warps::kWarpColumns / kChunk;
+  static_assert(kWarpSize % kLine == 0, "a lane stays with its columns");
+  const int first_row = warp / Warps::kAcross * Warps::kWarpRows, inner = lane % kLine * kChunk;
+  const int column = tile.first_column + warp % Warps::kAcross * Warps::kWarpColumns + inner;
+  const int count = min(kChunk, gemm.columns - column);
+  if (count <= 0) return;
+  float bias[kChunk];
+#pragma unroll
+  for (int e = 0; e < kChunk; ++e) bias[e] = tile.bias != nullptr && e < count ? tile.bias[column + e] : 0.0f;
+#pragma unroll 4
+  for (int line = lane / kLine; line < Warps::kWarpRows; line += kWarpSize / kLine) {
+    const int row = first_row + line, node = table.row[row].node;
+    if (node == Shape::kRows) continue;
+    const float4* from = reinterpret_cast<const float4*>(results + line * kPitch + inner);
+    const float4 low = from[0], high = from[1];
+    float value[kChunk] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    const bool empty = gemm.zero_empty_rows && !IsLive(table, node);
+#pragma unroll
+    for (int e = 0; e < kChunk; ++e) value[e] = empty ? 0.0f : value[e] + bias[e];
+    const int64_t at = OutRow(gemm, tile, table, row) * gemm.columns + column;
+    if (gemm.out_type == Element::kF32) {
+      StoreChunk(reinterpret_cast<float*>(tile.out) + at, value, count);
+    } else if (gemm.out_type == Element::kF16) {
+      StoreChunk(reinterpret_cast<Half*>(tile.out) + at, value, count);
+    } else {
+      StoreChunk(reinterpret_cast<BFloat*>(tile.out) + at, value, count);
+    }
   }
 }
 
 template <typename Shape, bool kVector>
-__global__ void __launch_bounds__(kTapThreads, 2)
+__global__ void __launch_bounds__(kTapThreads, Shape::kColumns == 128 && Shape::kRows == 128 ? 2 : 3)
     TapGemmKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER TapGrid grid, bool vector_a, bool vector_b) {
   using T = typename Shape::T;
   using Kernel = TapKernel<Shape, kVector>;
@@ -171,8 +172,7 @@ __global__ void __launch_bounds__(kTapThreads, 2)
     const std::conditional_t<kVector, VectorStager<Shape>, AnyStager<Shape>> stager(gemm, grid, tile, table, vector_a,
                                                                                     vector_b);
     TapProgress progress;
-    int active = 0;
-    while (NextLayers(gemm, tile, table, progress, active)) {
+    for (int active; (active = NextLayers(gemm, tile, table, progress)) != kNoLayers;) {
       const int whole = active * gemm.depth, steps = (whole + kDepth - 1) / kDepth;
       // Copies run kStages - 1 steps ahead of the products; the first rounds of the loop only copy.
       for (int step = 1 - Kernel::kStages; step < steps; ++step) {

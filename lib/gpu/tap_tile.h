@@ -11,10 +11,10 @@ namespace knnconv::gpu {
 // takes layers in rounds of kLayers.
 inline constexpr int kLayers = 32;
 // Slots whose layers are laid out at a time, where slots come from a table.
-inline constexpr int kSlotWindow = 128;
+inline constexpr int kSlotWindow = 64;
 inline constexpr int32_t kHole = -1;
 
-// In shared memory; kRows is the tile's height.
+// In shared memory, and small: three blocks of 128 x 64 are to fit on a multiprocessor. kRows is the tile's height.
 template <int kRows>
 struct TapTable {
   // Source row of each layer and node. The last column is holes, for rows that do not exist; it also makes the pitch odd,
@@ -24,22 +24,21 @@ struct TapTable {
   int32_t layer[kLayers];
   int64_t weight[kLayers];
   uint32_t live;  // a bit for each layer of this round that has a tap
-  int32_t active;
 
+  // Rows of the tile. One that does not exist, or is not this kernel's to write, has node kRows.
   struct alignas(16) Row {
-    const char* source;  // the row's batch entry
+    const char* source;  // its batch entry
     int32_t node;        // column of `source`
+    int32_t batch;
   } row[kRows];
-  int64_t row_out[kRows];    // offset of the row in out, or -1
-  int32_t node_live[kRows];  // whether a node has a tap
+  uint32_t node_live[(kRows + 31) / 32];  // a bit for each node that has a tap
 
   union {
-    struct {  // kWindow: the source pixel that an offset of 0 would read
-      int32_t row[kRows], column[kRows];
+    struct {  // kWindow: the row's place among the pixels of its class
+      int32_t i[kRows], j[kRows];
     } pixel;
-    struct {  // kRows, kSources: a node's list, and how far it has been laid out
-      int64_t begin[kRows];
-      int32_t count[kRows], cursor[kRows];
+    struct {  // kRows, kSources: how far a node's list has been laid out
+      int32_t cursor[kRows];
       int32_t slot[kRows], rank[kRows];  // of the last tap before the cursor; rank counts equal slots
       int32_t multiplicity[kSlotWindow], first_layer[kSlotWindow];
       int32_t layer_slot[kLayers];
@@ -55,6 +54,7 @@ struct TapTile {
   int nodes;          // of the table, or rows where the window gives taps
   int first_column;
   int residue[2];     // of the class of pixels
+  int width;          // pixels of the class in a line
 
   const char* source;
   const char* weight;
@@ -62,6 +62,7 @@ struct TapTile {
   char* out;
   const int32_t* tap_sources;
   const int32_t* tap_slots;
+  const int32_t* tap_offsets;
 };
 
 // Quotient and remainder of numbers that are small in all but the largest problems.
@@ -81,31 +82,35 @@ KNNCONV_DEVICE int64_t BatchBytes(const TapGemm& gemm) {
   return gemm.source_rows * gemm.depth * ElementBytes(gemm.source_type);
 }
 
+// Pixels of a class lie this far apart in out, and in the source where a tap moves by nothing.
+KNNCONV_DEVICE int SpacingOf(const WindowTaps& window, int dimension) {
+  return window.transposed ? window.stride[dimension] : 1;
+}
+KNNCONV_DEVICE int StepOf(const WindowTaps& window, int dimension) {
+  return window.transposed ? 1 : window.stride[dimension];
+}
+
 // Rows of a class of pixels, from row_tile * kRows on.
 template <int kRows>
 KNNCONV_DEVICE void OpenPixels(const TapGemm& gemm, int64_t row_tile, uint32_t pixel_class, TapTile& tile,
                                TapTable<kRows>& table) {
   const WindowTaps& w = gemm.window;
-  const int spacing_h = w.transposed ? w.stride[0] : 1, spacing_w = w.transposed ? w.stride[1] : 1;
-  const int step_h = w.transposed ? 1 : w.stride[0], step_w = w.transposed ? 1 : w.stride[1];
+  const int spacing_h = SpacingOf(w, 0), spacing_w = SpacingOf(w, 1);
   const int classes_w = min(spacing_w, w.out_size[1]);
   tile.residue[0] = pixel_class / classes_w;
   tile.residue[1] = pixel_class % classes_w;
   const int height = (w.out_size[0] - tile.residue[0] + spacing_h - 1) / spacing_h;
-  const int width = (w.out_size[1] - tile.residue[1] + spacing_w - 1) / spacing_w;
-  const int64_t first = row_tile * kRows, all = gemm.batch * height * width;
+  tile.width = (w.out_size[1] - tile.residue[1] + spacing_w - 1) / spacing_w;
+  const int64_t first = row_tile * kRows, all = gemm.batch * height * tile.width;
   tile.rows = static_cast<int>(max(int64_t{0}, min(int64_t{kRows}, all - first)));
   tile.nodes = tile.rows;
   tile.first_node = 0;
   const int r = threadIdx.x;
   if (r < tile.rows) {
-    const Split image = Divide(first + r, int64_t{height} * width), pixel = Divide(image.remainder, width);
-    const int i = static_cast<int>(pixel.quotient), j = static_cast<int>(pixel.remainder);
-    const int h = tile.residue[0] + i * spacing_h, v = tile.residue[1] + j * spacing_w;
-    table.row[r] = {tile.source + image.quotient * BatchBytes(gemm), r};
-    table.row_out[r] = (image.quotient * gemm.nodes + int64_t{h} * w.out_size[1] + v) * gemm.columns;
-    table.pixel.row[r] = i * step_h;
-    table.pixel.column[r] = j * step_w;
+    const Split image = Divide(first + r, int64_t{height} * tile.width), pixel = Divide(image.remainder, tile.width);
+    table.row[r] = {tile.source + image.quotient * BatchBytes(gemm), r, static_cast<int32_t>(image.quotient)};
+    table.pixel.i[r] = static_cast<int32_t>(pixel.quotient);
+    table.pixel.j[r] = static_cast<int32_t>(pixel.remainder);
   }
 }
 
@@ -132,9 +137,20 @@ KNNCONV_DEVICE void OpenNodes(const TapGemm& gemm, int64_t row_tile, TapTile& ti
   if (r < tile.rows) {
     const Split node = Divide(first + r, gemm.batch);
     table.row[r] = {tile.source + node.remainder * BatchBytes(gemm),
-                    static_cast<int32_t>(node.quotient - tile.first_node)};
-    table.row_out[r] = (node.remainder * gemm.nodes + node.quotient) * gemm.columns;
+                    static_cast<int32_t>(node.quotient - tile.first_node), static_cast<int32_t>(node.remainder)};
   }
+}
+
+// The row of out that a row of the tile, which exists, is.
+template <int kRows>
+KNNCONV_DEVICE int64_t OutRow(const TapGemm& gemm, const TapTile& tile, const TapTable<kRows>& table, int r) {
+  const WindowTaps& w = gemm.window;
+  int64_t node = tile.first_node + table.row[r].node;
+  if (gemm.kind == Taps::kWindow) {
+    const int h = tile.residue[0] + table.pixel.i[r] * SpacingOf(w, 0);
+    node = int64_t{h} * w.out_size[1] + tile.residue[1] + table.pixel.j[r] * SpacingOf(w, 1);
+  }
+  return table.row[r].batch * gemm.nodes + node;
 }
 
 // Finds the tile of this block and fills the table's rows. Ends with all threads in step.
@@ -163,15 +179,11 @@ KNNCONV_DEVICE TapTile OpenTile(const TapGemm& gemm, const TapGrid& grid, TapTab
   } else {
     tile.tap_sources = gemm.table.sources + gemm.table.source_groups.Offset(shape, tile.group);
     tile.tap_slots = gemm.table.slots + gemm.table.slot_groups.Offset(shape, tile.group);
+    tile.tap_offsets = gemm.table.offsets + gemm.table.offset_groups.Offset(shape, tile.group);
     OpenNodes(gemm, row_tile, tile, table);
   }
-  if (r < kRows) {
-    table.node_live[r] = 0;
-    if (r >= tile.rows) {
-      table.row[r] = {tile.source, kRows};
-      table.row_out[r] = -1;
-    }
-  }
+  if (r >= tile.rows && r < kRows) table.row[r] = {tile.source, kRows, 0};
+  if (r < static_cast<int>(sizeof(table.node_live) / sizeof(uint32_t))) table.node_live[r] = 0;
   if (r < kLayers) table.source[r][kRows] = kHole;
   __syncthreads();
   return tile;
