@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "gpu/fragment.h"
+#include "gpu/tap_cells.h"
 #include "gpu/tap_layers.h"
 #include "gpu/tap_staging.h"
 
@@ -29,26 +30,29 @@ struct WarpGrid {
   static constexpr int kHigh = kWarpRows / kFragment, kWide = kWarpColumns / kFragment;  // fragments of a warp
 };
 
-template <typename Shape, bool kVector>
+template <typename Shape, Staging kStaging>
 struct TapKernel {
   using T = typename Shape::T;
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
   using Table = TapTable<Shape::kRows>;
+  using Stager = std::conditional_t<kStaging == Staging::kAsync, VectorStager<Shape>,
+                                    std::conditional_t<kStaging == Staging::kAny, AnyStager<Shape>, CellStager<Shape>>>;
   static constexpr int kStages = 2;
+  static constexpr int kStage = Shape::kStage + (kStaging == Staging::kCells ? Shape::kElementsA : 0);  // elements
   static constexpr int kOutPitch = Warps::kWarpColumns + 4;  // of a warp's fp32 results in shared memory
-  static constexpr int kStageBytes = kStages * Shape::kStage * 2;
+  static constexpr int kStageBytes = kStages * kStage * 2;
   static constexpr int kOutBytes = Warps::kUsed * Warps::kWarpRows * kOutPitch * 4;
   static constexpr int kTableOffset = ((kStageBytes > kOutBytes ? kStageBytes : kOutBytes) + 15) / 16 * 16;
   static constexpr int kSharedBytes = kTableOffset + sizeof(Table);
 };
 
-template <typename Shape, bool kVector>
+template <typename Shape, Staging kStaging>
 using TapAccumulators = Accumulator[WarpGrid<Shape::kRows, Shape::kColumns>::kHigh]
                                    [WarpGrid<Shape::kRows, Shape::kColumns>::kWide];
 
 // acc += A @ B over the first `depth` of one staged step.
-template <typename Shape, bool kVector>
-KNNCONV_DEVICE void MultiplyStep(TapAccumulators<Shape, kVector>& acc, const typename Shape::T* a,
+template <typename Shape, Staging kStaging>
+KNNCONV_DEVICE void MultiplyStep(TapAccumulators<Shape, kStaging>& acc, const typename Shape::T* a,
                                  const typename Shape::T* b, int depth) {
   using T = typename Shape::T;
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
@@ -100,11 +104,11 @@ KNNCONV_DEVICE void StoreChunk(T* out, const float (&value)[kChunk], int count) 
 }
 
 // out = round(acc + bias), each warp's part through `shared`, so that stores are 16 bytes wide.
-template <typename Shape, bool kVector>
+template <typename Shape, Staging kStaging>
 KNNCONV_DEVICE void WriteTile(const TapGemm& gemm, const TapTile& tile, const TapTable<Shape::kRows>& table,
-                              const TapAccumulators<Shape, kVector>& acc, float* shared) {
+                              const TapAccumulators<Shape, kStaging>& acc, float* shared) {
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
-  constexpr int kPitch = TapKernel<Shape, kVector>::kOutPitch;
+  constexpr int kPitch = TapKernel<Shape, kStaging>::kOutPitch;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   if (warp >= Warps::kUsed) return;
   float* results = shared + warp * Warps::kWarpRows * kPitch;
@@ -147,11 +151,11 @@ KNNCONV_DEVICE void WriteTile(const TapGemm& gemm, const TapTile& tile, const Ta
   }
 }
 
-template <typename Shape, bool kVector>
+template <typename Shape, Staging kStaging>
 __global__ void __launch_bounds__(kTapThreads, Shape::kColumns == 128 && Shape::kRows == 128 ? 2 : 3)
     TapGemmKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER TapGrid grid, bool vector_a, bool vector_b) {
   using T = typename Shape::T;
-  using Kernel = TapKernel<Shape, kVector>;
+  using Kernel = TapKernel<Shape, kStaging>;
   if constexpr (kHasTensorCores<T>) {
     extern __shared__ __align__(128) char shared[];
     T* stages = reinterpret_cast<T*>(shared);
@@ -160,37 +164,57 @@ __global__ void __launch_bounds__(kTapThreads, Shape::kColumns == 128 && Shape::
     if (tile.rows == 0) return;
     if (gemm.kind == Taps::kRows || gemm.kind == Taps::kSources) OpenLists(gemm, tile, table);
 
-    TapAccumulators<Shape, kVector> acc;
+    TapAccumulators<Shape, kStaging> acc;
 #pragma unroll
     for (auto& row : acc) {
 #pragma unroll
       for (auto& fragment : row) FillAccumulator(fragment, 0.0f);
     }
     const bool multiplies = threadIdx.x / kWarpSize < Kernel::Warps::kUsed;
-    auto stage = [&](int step) { return stages + step % Kernel::kStages * Shape::kStage; };
+    auto stage = [&](int step) { return stages + step % Kernel::kStages * Kernel::kStage; };
+    auto next_layers = [&](TapProgress& progress) {
+      if constexpr (kStaging == Staging::kCells) {
+        return NextCells(gemm, tile, table, progress);
+      } else {
+        return NextLayers(gemm, tile, table, progress);
+      }
+    };
 
-    const std::conditional_t<kVector, VectorStager<Shape>, AnyStager<Shape>> stager(gemm, grid, tile, table, vector_a,
-                                                                                    vector_b);
+    const typename Kernel::Stager stager(gemm, grid, tile, table, vector_a, vector_b);
     TapProgress progress;
-    for (int active; (active = NextLayers(gemm, tile, table, progress)) != kNoLayers;) {
+    for (int active; (active = next_layers(progress)) != kNoLayers;) {
       const int whole = active * gemm.depth, steps = (whole + kDepth - 1) / kDepth;
       // Copies run kStages - 1 steps ahead of the products; the first rounds of the loop only copy.
+      bool low_parts = false;  // of the step staged last, in any thread after the barrier
       for (int step = 1 - Kernel::kStages; step < steps; ++step) {
+        bool low = false;
         if (step >= 0) {
           WaitForCopies<Kernel::kStages - 2>();
-          __syncthreads();
+          if constexpr (kStaging == Staging::kCells) {
+            low = __syncthreads_or(low_parts) != 0;
+          } else {
+            __syncthreads();
+          }
         }
         const int ahead = step + Kernel::kStages - 1;
-        if (ahead < steps) stager.Stage(stage(ahead), stage(ahead) + Shape::kElementsA, ahead, active);
-        CommitCopies();
-        if (step >= 0 && multiplies) {
-          MultiplyStep<Shape, kVector>(acc, stage(step), stage(step) + Shape::kElementsA, whole - step * kDepth);
+        T* const next = stage(ahead);
+        if constexpr (kStaging == Staging::kCells) {
+          if (ahead < steps) low_parts = stager.Stage(next, next + 2 * Shape::kElementsA, ahead, active);
+        } else {
+          if (ahead < steps) stager.Stage(next, next + Shape::kElementsA, ahead, active);
         }
+        CommitCopies();
+        if (step < 0 || !multiplies) continue;
+        const T* a = stage(step);
+        const T* b = a + (Kernel::kStage - Shape::kElementsB);
+        const int depth = whole - step * kDepth;
+        MultiplyStep<Shape, kStaging>(acc, a, b, depth);
+        if (low) MultiplyStep<Shape, kStaging>(acc, a + Shape::kElementsA, b, depth);
       }
       WaitForCopies<0>();
       __syncthreads();
     }
-    WriteTile<Shape, kVector>(gemm, tile, table, acc, reinterpret_cast<float*>(shared));
+    WriteTile<Shape, kStaging>(gemm, tile, table, acc, reinterpret_cast<float*>(shared));
   }
 }
 

@@ -176,50 +176,36 @@ KNNCONV_DEVICE void OpenLists(const TapGemm& gemm, const TapTile& tile, TapTable
   __syncthreads();
 }
 
-// Walks the nodes' lists from their cursors while slots are below `slot_end`, `width` threads a node. A tap's rank is its
-// place among the taps of its node and slot. kPlace false: finds each slot's largest rank. kPlace true: writes taps of
-// layers [first_layer, first_layer + kLayers) into the table and moves the cursors.
-template <bool kPlace, int kRows>
+// Walks the nodes' lists from their cursors while slots are below `slot_end`, several threads a node. A tap's rank is its
+// place among the taps of its node and slot. `visit(node, position, slot, source, rank)` sees taps that are no holes and
+// tells whether it takes them; a node's walk ends at the first that is not taken. kMove: cursors go to the walk's end.
+template <bool kMove, int kRows, typename Visit>
 KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table, int slot_begin,
-                              int slot_end, int round_begin) {
+                              int slot_end, const Visit& visit) {
   int width = kLayers;
   while (width * tile.nodes > kTapThreads) width /= 2;
   const int j = threadIdx.x / width, lane = threadIdx.x % width;
-  bool more = j < tile.nodes;
+  bool more = j < tile.nodes, live = false;
   const TapList list = more ? ListOf(gemm, tile, j) : TapList{};
-  const int64_t begin = list.begin;
-  const int count = list.count;
   int cursor = more ? table.list.cursor[j] : 0;
   int last_slot = more ? table.list.slot[j] : 0, last_rank = more ? table.list.rank[j] : 0;
-  more = more && cursor < count;
-  bool placed = false;
+  more = more && cursor < list.count;
   while (AnyLane(more)) {
     const int at = cursor + lane;
-    const bool in_list = more && at < count;
-    const int slot = in_list ? tile.tap_slots[begin + at] : INT_MAX;
+    const bool in_list = more && at < list.count;
+    const int slot = in_list ? tile.tap_slots[list.begin + at] : INT_MAX;
     const bool in_window = in_list && slot < slot_end;
-    const int32_t source = in_window ? tile.tap_sources[begin + at] : kHole;
+    const int32_t source = in_window ? tile.tap_sources[list.begin + at] : kHole;
     const bool valid = slot >= slot_begin && IsRow(source, gemm.source_rows);
 
     const int before = GroupShuffleUp(slot, width);
     const uint32_t heads = GroupBallot(slot != (lane == 0 ? last_slot : before), width) & ((2u << lane) - 1);
     const int rank = heads != 0 ? lane - (31 - __clz(static_cast<int>(heads))) : last_rank + 1 + lane;
 
-    // Taps are taken from the front only. A hole may be taken with any layer: it goes nowhere.
-    bool taken = in_window;
-    if constexpr (kPlace) {
-      const int layer = valid ? table.list.first_layer[slot - slot_begin] + rank - round_begin : 0;
-      taken = in_window && layer < kLayers;
-      const uint32_t front = GroupBallot(!taken, width);
-      taken = taken && (front == 0 || lane < __ffs(static_cast<int>(front)) - 1);
-      if (taken && valid) {
-        table.source[layer][j] = source;
-        placed = true;
-      }
-    } else if (valid) {
-      atomicMax(&table.list.multiplicity[slot - slot_begin], rank + 1);
-    }
-    const int moved = __popc(GroupBallot(taken, width));
+    const bool taken = in_window && (!valid || visit(j, at, slot, source, rank));
+    live |= taken && valid;
+    const uint32_t left = GroupBallot(!taken, width);
+    const int moved = left == 0 ? width : __ffs(static_cast<int>(left)) - 1;
     const int slot_moved = GroupShuffle(slot, moved > 0 ? moved - 1 : 0, width);
     const int rank_moved = GroupShuffle(rank, moved > 0 ? moved - 1 : 0, width);
     if (moved > 0) {
@@ -227,14 +213,21 @@ KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable
       last_rank = rank_moved;
     }
     cursor += moved;
-    more = more && moved == width && cursor < count;
+    more = more && moved == width && cursor < list.count;
   }
-  const bool live = GroupBallot(placed, width) != 0;
-  if (kPlace && lane == 0 && j < tile.nodes) {
+  live = GroupBallot(live, width) != 0;
+  if (kMove && lane == 0 && j < tile.nodes) {
     if (live) MarkLive(table, j);
     table.list.cursor[j] = cursor;
     table.list.slot[j] = last_slot;
     table.list.rank[j] = last_rank;
+  }
+}
+
+template <int kRows>
+KNNCONV_DEVICE void ClearLayers(const TapTile& tile, TapTable<kRows>& table) {
+  for (int i = threadIdx.x; i < kLayers * kRows; i += kTapThreads) {
+    if (i % kRows < tile.nodes) table.source[i / kRows][i % kRows] = kHole;
   }
 }
 
@@ -249,7 +242,10 @@ KNNCONV_DEVICE int NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTabl
     const int end = min(gemm.slots, begin + kSlotWindow);
     if (t < kSlotWindow) table.list.multiplicity[t] = 0;
     __syncthreads();
-    WalkLists<false>(gemm, tile, table, begin, end, 0);
+    WalkLists<false>(gemm, tile, table, begin, end, [&](int, int, int slot, int32_t, int rank) {
+      atomicMax(&table.list.multiplicity[slot - begin], rank + 1);
+      return true;
+    });
     __syncthreads();
     int sum = 0, all = 0;
     for (int i = 0; i < end - begin; ++i) {
@@ -265,7 +261,7 @@ KNNCONV_DEVICE int NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTabl
 
   const int slot_begin = (progress.next - 1) / kSlotWindow * kSlotWindow, slots = progress.next - slot_begin;
   const int round = progress.layer, layers = min(kLayers, progress.layers - round);
-  for (int i = t; i < kLayers * tile.nodes; i += kTapThreads) table.source[i / tile.nodes][i % tile.nodes] = kHole;
+  ClearLayers(tile, table);
   if (t < slots) {
     const int first = table.list.first_layer[t] - round, end = first + table.list.multiplicity[t];
     for (int l = max(first, 0); l < min(end, kLayers); ++l) table.list.layer_slot[l] = slot_begin + t;
@@ -273,10 +269,41 @@ KNNCONV_DEVICE int NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTabl
   // Every layer of a slot is some node's tap, or that of a hole between taps, which adds zeros.
   if (t == 0) table.live = layers == kLayers ? kAllLanes : (1u << layers) - 1;
   __syncthreads();
-  WalkLists<true>(gemm, tile, table, slot_begin, progress.next, round);
+  WalkLists<true>(gemm, tile, table, slot_begin, progress.next, [&](int j, int, int slot, int32_t source, int rank) {
+    const int layer = table.list.first_layer[slot - slot_begin] + rank - round;
+    if (layer >= kLayers) return false;
+    table.source[layer][j] = source;
+    return true;
+  });
   __syncthreads();
   progress.layer = round + layers;
   return KeepLiveLayers(gemm, table, [&](int layer) { return table.list.layer_slot[layer]; });
+}
+
+// The source order with whole cells as layers: one layer a slot, whose entries are not source rows but the taps of the
+// node's cell: PackCell(first, count) within the node's list.
+KNNCONV_DEVICE int32_t PackCell(int first, int count) { return count << 16 | first; }
+KNNCONV_DEVICE int CellFirst(int32_t cell) { return cell & 0xffff; }
+KNNCONV_DEVICE int CellCount(int32_t cell) { return cell >> 16; }
+static_assert(kHubTaps < 1 << 15, "a cell's place and count are packed in 16 bits each");
+
+template <int kRows>
+KNNCONV_DEVICE int NextCells(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table, TapProgress& progress) {
+  const int begin = progress.next, end = min(gemm.slots, begin + kLayers);
+  if (begin >= gemm.slots) return kNoLayers;
+  ClearLayers(tile, table);
+  if (threadIdx.x == 0) table.live = 0;
+  __syncthreads();
+  uint32_t seen = 0;
+  WalkLists<true>(gemm, tile, table, begin, end, [&](int j, int at, int slot, int32_t, int rank) {
+    atomicMax(&table.source[slot - begin][j], PackCell(at - rank, rank + 1));
+    seen |= 1u << (slot - begin);
+    return true;
+  });
+  if (seen != 0) atomicOr(&table.live, seen);
+  __syncthreads();
+  progress.next = end;
+  return KeepLiveLayers(gemm, table, [&](int layer) { return begin + layer; });
 }
 
 // Fills the table with the tile's next layers and tells how many, which may be none; kNoLayers after the last ones.

@@ -68,8 +68,13 @@ class VectorStager {
   // Copies step `step` of a round with `active` layers.
   KNNCONV_DEVICE void Stage(T* a, T* b, int step, int active) const {
     const int chunk = threadIdx.x % Shape::kLineA * kChunk;
+    StageA(a + chunk, At(grid_, step * kDepth + chunk, active));
+    StageB(b, step, active);
+  }
+
+  KNNCONV_DEVICE void StageB(T* b, int step, int active) const {
+    const int chunk = threadIdx.x % Shape::kLineA * kChunk;
     const DepthPosition at = At(grid_, step * kDepth + chunk, active);
-    StageA(a + chunk, at);
     if constexpr (Shape::kTransposed) {
       StageLines(b + chunk, weight_ + table_.weight[at.layer] + at.channel, gemm_.depth,
                  at.exists ? columns_ : 0);
