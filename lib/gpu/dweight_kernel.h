@@ -218,8 +218,8 @@ KNNCONV_DEVICE DweightBlock FindBlock(const Dweight& dweight, const DweightGrid&
 
 template <typename T, typename Taps, typename Tile, bool kSourceVectors, bool kCotangentVectors>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    DweightKernel(const KNNCONV_GRID_CONSTANT Dweight dweight, const KNNCONV_GRID_CONSTANT Taps taps,
-                  const KNNCONV_GRID_CONSTANT DweightGrid grid) {
+    DweightKernel(const KNNCONV_PARAMETER Dweight dweight, const KNNCONV_PARAMETER Taps taps,
+                  const KNNCONV_PARAMETER DweightGrid grid) {
   if constexpr (kHasTensorCores<T>) {
     using View = typename ViewOf<Taps>::Type;
     constexpr int kPositions = Tile::kPositions, kParts = kPositions / kFragment;  // of a step

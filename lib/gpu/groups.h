@@ -26,11 +26,13 @@ struct GroupStrides {
   int64_t step[kMaxGroupRank] = {};
 
   // Elements from the operand's start to the matrix that group number `group` (row-major) uses.
-  KNNCONV_HOST_DEVICE int64_t Offset(const GroupShape& shape, int64_t group) const {
+  KNNCONV_HOST_DEVICE int64_t Offset(const GroupShape& shape, uint32_t group) const {
     int64_t offset = 0;
+KNNCONV_ROLLED
     for (int i = shape.rank - 1; i >= 0; --i) {
-      offset += group % shape.size[i] * step[i];
-      group /= shape.size[i];
+      const uint32_t size = static_cast<uint32_t>(shape.size[i]);
+      offset += group % size * step[i];
+      group /= size;
     }
     return offset;
   }

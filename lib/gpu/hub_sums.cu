@@ -90,14 +90,15 @@ KNNCONV_DEVICE int CellEnd(const int32_t* slot, int begin, int taps) {
 }
 
 // partial[b, :] = sum over the segment's cells (taps of one slot) of (sum of their source rows) @ weight[slot]^T, in fp32.
-__global__ void __launch_bounds__(kThreads) HubSegments(const Hubs hubs, int64_t parts) {
+__global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER Hubs hubs, int64_t parts) {
   static_assert(kHubTaps <= kThreads, "a thread holds one tap of the segment");
   __shared__ float scratch[kThreads], sums[kThreads], result[kThreads];
   __shared__ int32_t source[kHubTaps], slot[kHubTaps];
   const TapGemm& gemm = hubs.gemm;
   const int64_t part = blockIdx.x % parts, row_of = blockIdx.x / parts;
   const int row = static_cast<int>(row_of % 2);
-  const int64_t unit = row_of / 2 % hubs.units, group = row_of / 2 / hubs.units;
+  const int64_t unit = row_of / 2 % hubs.units;
+  const uint32_t group = static_cast<uint32_t>(row_of / 2 / hubs.units);
   const int32_t* offsets = gemm.table.offsets + gemm.table.offset_groups.Offset(gemm.groups, group);
   const int32_t* sources = gemm.table.sources + gemm.table.source_groups.Offset(gemm.groups, group);
   const int32_t* slots = gemm.table.slots + gemm.table.slot_groups.Offset(gemm.groups, group);
@@ -153,10 +154,11 @@ __global__ void __launch_bounds__(kThreads) HubSegments(const Hubs hubs, int64_t
 }
 
 // out[b, hub, :] = sum of the hub's partial rows; by the block of the unit in which the hub's list begins.
-__global__ void __launch_bounds__(kThreads) HubTotals(const Hubs hubs) {
+__global__ void __launch_bounds__(kThreads) HubTotals(const KNNCONV_PARAMETER Hubs hubs) {
   __shared__ float scratch[kThreads];
   const TapGemm& gemm = hubs.gemm;
-  const int64_t unit = blockIdx.x % hubs.units, group = blockIdx.x / hubs.units;
+  const int64_t unit = blockIdx.x % hubs.units;
+  const uint32_t group = static_cast<uint32_t>(blockIdx.x / hubs.units);
   const int32_t* offsets = gemm.table.offsets + gemm.table.offset_groups.Offset(gemm.groups, group);
   int row = 0;
   Segment segment = FindSegment(offsets, gemm.nodes, unit, 0);

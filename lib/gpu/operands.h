@@ -28,9 +28,9 @@ inline ffi::Error MakeTapGemm(const Buffer& source, const Buffer& weight, const 
 
   const int64_t slots = Product(w, rank, w.size() - 2), nodes = Product(to, in_fixed, to.size() - 1);
   const int64_t source_rows = Product(in, in_fixed, in.size() - 1);
-  // Kernels count slots, channels and the rows of one batch entry in 32 bits, and a round of layers' depth too.
+  // Kernels count slots, channels, batch entries and the rows of one in 32 bits, and a round of layers' depth too.
   KNNCONV_CHECK(slots < INT32_MAX / 2 && depth < INT32_MAX / 64 && columns < INT32_MAX / 2);
-  KNNCONV_CHECK(source_rows <= INT32_MAX);
+  KNNCONV_CHECK(source_rows <= INT32_MAX && batch <= INT32_MAX);
 
   *gemm = {};
   gemm->source = source.untyped_data();

@@ -7,26 +7,21 @@
 namespace knnconv::gpu {
 namespace internal {
 
-template <typename T, bool kTransposed, int kRows, int kColumns>
-Status LaunchTile(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch) {
-  using Shape = TapShape<T, kRows, kColumns, kTransposed>;
-  if (launch.asynchronous) {
-    return Launch<TapGemmKernel<Shape, true>, TapKernel<Shape, true>::kSharedBytes>(site, launch.blocks, kTapThreads,
-                                                                                  gemm, grid, true, true);
-  }
-  return Launch<TapGemmKernel<Shape, false>, TapKernel<Shape, false>::kSharedBytes>(
+template <Staging kStaging, typename Shape>
+Status LaunchShape(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch) {
+  return Launch<TapGemmKernel<Shape, kStaging>, TapKernel<Shape, kStaging>::kSharedBytes>(
       site, launch.blocks, kTapThreads, gemm, grid, launch.vector_a, launch.vector_b);
 }
 
-template <typename T, bool kTransposed, int kRows>
+template <Staging kStaging, typename T, bool kTransposed, int kRows>
 Status LaunchRows(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch) {
   switch (launch.columns) {
     case 32:
-      return LaunchTile<T, kTransposed, kRows, 32>(site, gemm, grid, launch);
+      return LaunchShape<kStaging, TapShape<T, kRows, 32, kTransposed>>(site, gemm, grid, launch);
     case 64:
-      return LaunchTile<T, kTransposed, kRows, 64>(site, gemm, grid, launch);
+      return LaunchShape<kStaging, TapShape<T, kRows, 64, kTransposed>>(site, gemm, grid, launch);
     default:
-      return LaunchTile<T, kTransposed, kRows, 128>(site, gemm, grid, launch);
+      return LaunchShape<kStaging, TapShape<T, kRows, 128, kTransposed>>(site, gemm, grid, launch);
   }
 }
 
@@ -34,13 +29,22 @@ Status LaunchRows(const LaunchSite& site, const TapGemm& gemm, const TapGrid& gr
 
 template <typename T, bool kTransposed>
 Status LaunchTapGemm(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch) {
+  using internal::LaunchRows;
+  if constexpr (kCellsStage<T, kTransposed>) {
+    if (launch.staging == Staging::kCells) {
+      return LaunchRows<Staging::kCells, T, kTransposed, kRegisterStagedRows>(site, gemm, grid, launch);
+    }
+  }
+  if (launch.staging == Staging::kAny) {
+    return LaunchRows<Staging::kAny, T, kTransposed, kRegisterStagedRows>(site, gemm, grid, launch);
+  }
   switch (launch.rows) {
     case 16:
-      return internal::LaunchRows<T, kTransposed, 16>(site, gemm, grid, launch);
+      return LaunchRows<Staging::kAsync, T, kTransposed, 16>(site, gemm, grid, launch);
     case 64:
-      return internal::LaunchRows<T, kTransposed, 64>(site, gemm, grid, launch);
+      return LaunchRows<Staging::kAsync, T, kTransposed, 64>(site, gemm, grid, launch);
     default:
-      return internal::LaunchRows<T, kTransposed, 128>(site, gemm, grid, launch);
+      return LaunchRows<Staging::kAsync, T, kTransposed, 128>(site, gemm, grid, launch);
   }
 }
 

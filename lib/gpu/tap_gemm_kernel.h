@@ -9,8 +9,10 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "gpu/fragment.h"
+#include "gpu/tap_cells.h"
 #include "gpu/tap_layers.h"
 #include "gpu/tap_staging.h"
 
@@ -28,27 +30,30 @@ struct WarpGrid {
   static constexpr int kHigh = kWarpRows / kFragment, kWide = kWarpColumns / kFragment;  // fragments of a warp
 };
 
-template <typename Shape, bool kVector>
+template <typename Shape, Staging kStaging>
 struct TapKernel {
   using T = typename Shape::T;
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
   using Table = TapTable<Shape::kRows>;
-  static constexpr int kStages = kVector ? 3 : 2;
-  static constexpr int kOutPitch = Warps::kWarpColumns + 4;  // of a warp's strip of fp32 results
-  static constexpr int kStageBytes = kStages * Shape::kStage * 2;
-  static constexpr int kOutBytes = Warps::kUsed * kFragment * kOutPitch * 4;
+  using Stager = std::conditional_t<kStaging == Staging::kAsync, VectorStager<Shape>,
+                                    std::conditional_t<kStaging == Staging::kAny, AnyStager<Shape>, CellStager<Shape>>>;
+  static constexpr int kStages = 2;
+  static constexpr int kStage = Shape::kStage + (kStaging == Staging::kCells ? Shape::kElementsA : 0);  // elements
+  static constexpr int kOutPitch = Warps::kWarpColumns + 4;  // of a warp's fp32 results in shared memory
+  static constexpr int kStageBytes = kStages * kStage * 2;
+  static constexpr int kOutBytes = Warps::kUsed * Warps::kWarpRows * kOutPitch * 4;
   static constexpr int kTableOffset = ((kStageBytes > kOutBytes ? kStageBytes : kOutBytes) + 15) / 16 * 16;
   static constexpr int kSharedBytes = kTableOffset + sizeof(Table);
 };
 
-template <typename Shape, bool kVector>
+template <typename Shape, Staging kStaging>
 using TapAccumulators = Accumulator[WarpGrid<Shape::kRows, Shape::kColumns>::kHigh]
                                    [WarpGrid<Shape::kRows, Shape::kColumns>::kWide];
 
-// acc += A @ B over one staged step.
-template <typename Shape, bool kVector>
-KNNCONV_DEVICE void MultiplyStep(TapAccumulators<Shape, kVector>& acc, const typename Shape::T* a,
-                                 const typename Shape::T* b) {
+// acc += A @ B over the first `depth` of one staged step.
+template <typename Shape, Staging kStaging>
+KNNCONV_DEVICE void MultiplyStep(TapAccumulators<Shape, kStaging>& acc, const typename Shape::T* a,
+                                 const typename Shape::T* b, int depth) {
   using T = typename Shape::T;
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
   constexpr Major kMajorB = Shape::kTransposed ? Major::kCol : Major::kRow;
@@ -56,6 +61,7 @@ KNNCONV_DEVICE void MultiplyStep(TapAccumulators<Shape, kVector>& acc, const typ
   const int row = warp / Warps::kAcross * Warps::kWarpRows, column = warp % Warps::kAcross * Warps::kWarpColumns;
 #pragma unroll
   for (int k = 0; k < kDepth; k += kFragment) {
+    if (k >= depth) break;
     FragmentA<T, Major::kRow> left[Warps::kHigh];
     FragmentB<T, kMajorB> right[Warps::kWide];
 #pragma unroll
@@ -97,54 +103,59 @@ KNNCONV_DEVICE void StoreChunk(T* out, const float (&value)[kChunk], int count) 
   }
 }
 
-// out = round(acc + bias), 16 rows of a warp at a time through `strip` in shared memory, so that stores are 16 bytes wide.
-template <typename Shape, bool kVector>
+// out = round(acc + bias), each warp's part through `shared`, so that stores are 16 bytes wide.
+template <typename Shape, Staging kStaging>
 KNNCONV_DEVICE void WriteTile(const TapGemm& gemm, const TapTile& tile, const TapTable<Shape::kRows>& table,
-                              const TapAccumulators<Shape, kVector>& acc, float* strips) {
+                              const TapAccumulators<Shape, kStaging>& acc, float* shared) {
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
-  constexpr int kPitch = TapKernel<Shape, kVector>::kOutPitch;
+  constexpr int kPitch = TapKernel<Shape, kStaging>::kOutPitch;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   if (warp >= Warps::kUsed) return;
-  const int first_row = warp / Warps::kAcross * Warps::kWarpRows;
-  const int first_column = warp % Warps::kAcross * Warps::kWarpColumns;
-  float* strip = strips + warp * kFragment * kPitch;
-  constexpr int kLine = Warps::kWarpColumns / kChunk;
+  float* results = shared + warp * Warps::kWarpRows * kPitch;
 #pragma unroll
   for (int i = 0; i < Warps::kHigh; ++i) {
 #pragma unroll
-    for (int j = 0; j < Warps::kWide; ++j) StoreAccumulator(strip + j * kFragment, acc[i][j], kPitch);
-    __syncwarp();
-    for (int c = lane; c < kFragment * kLine; c += kWarpSize) {
-      const int row = first_row + i * kFragment + c / kLine;
-      const int inner = c % kLine * kChunk, column = tile.first_column + first_column + inner;
-      const int count = min(kChunk, gemm.columns - column);
-      const int64_t out_row = table.row_out[row];
-      if (count <= 0 || out_row < 0) continue;
-      const bool empty = gemm.zero_empty_rows && table.node_live[table.row_column[row]] == 0;
-      float value[kChunk];
-#pragma unroll
-      for (int e = 0; e < kChunk; ++e) {
-        const float bias = tile.bias != nullptr && e < count ? tile.bias[column + e] : 0.0f;
-        value[e] = empty ? 0.0f : strip[c / kLine * kPitch + inner + e] + bias;
-      }
-      const int64_t at = out_row + column;
-      if (gemm.out_type == Element::kF32) {
-        StoreChunk(static_cast<float*>(gemm.out) + at, value, count);
-      } else if (gemm.out_type == Element::kF16) {
-        StoreChunk(static_cast<Half*>(gemm.out) + at, value, count);
-      } else {
-        StoreChunk(static_cast<BFloat*>(gemm.out) + at, value, count);
-      }
+    for (int j = 0; j < Warps::kWide; ++j) {
+      StoreAccumulator(results + i * kFragment * kPitch + j * kFragment, acc[i][j], kPitch);
     }
-    __syncwarp();
+  }
+  __syncwarp();
+
+  constexpr int kLine = Warps::kWarpColumns / kChunk;
+  static_assert(kWarpSize % kLine == 0, "a lane stays with its columns");
+  const int first_row = warp / Warps::kAcross * Warps::kWarpRows, inner = lane % kLine * kChunk;
+  const int column = tile.first_column + warp % Warps::kAcross * Warps::kWarpColumns + inner;
+  const int count = min(kChunk, gemm.columns - column);
+  if (count <= 0) return;
+  float bias[kChunk];
+#pragma unroll
+  for (int e = 0; e < kChunk; ++e) bias[e] = tile.bias != nullptr && e < count ? tile.bias[column + e] : 0.0f;
+#pragma unroll 4
+  for (int line = lane / kLine; line < Warps::kWarpRows; line += kWarpSize / kLine) {
+    const int row = first_row + line, node = table.row[row].node;
+    if (node == Shape::kRows) continue;
+    const float4* from = reinterpret_cast<const float4*>(results + line * kPitch + inner);
+    const float4 low = from[0], high = from[1];
+    float value[kChunk] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    const bool empty = gemm.zero_empty_rows && !IsLive(table, node);
+#pragma unroll
+    for (int e = 0; e < kChunk; ++e) value[e] = empty ? 0.0f : value[e] + bias[e];
+    const int64_t at = OutRow(gemm, tile, table, row) * gemm.columns + column;
+    if (gemm.out_type == Element::kF32) {
+      StoreChunk(reinterpret_cast<float*>(tile.out) + at, value, count);
+    } else if (gemm.out_type == Element::kF16) {
+      StoreChunk(reinterpret_cast<Half*>(tile.out) + at, value, count);
+    } else {
+      StoreChunk(reinterpret_cast<BFloat*>(tile.out) + at, value, count);
+    }
   }
 }
 
-template <typename Shape, bool kVector>
-__global__ void __launch_bounds__(kTapThreads, 2)
-    TapGemmKernel(const TapGemm gemm, const TapGrid grid, bool vector_a, bool vector_b) {
+template <typename Shape, Staging kStaging>
+__global__ void __launch_bounds__(kTapThreads, Shape::kColumns == 128 && Shape::kRows == 128 ? 2 : 3)
+    TapGemmKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER TapGrid grid, bool vector_a, bool vector_b) {
   using T = typename Shape::T;
-  using Kernel = TapKernel<Shape, kVector>;
+  using Kernel = TapKernel<Shape, kStaging>;
   if constexpr (kHasTensorCores<T>) {
     extern __shared__ __align__(128) char shared[];
     T* stages = reinterpret_cast<T*>(shared);
@@ -153,47 +164,57 @@ __global__ void __launch_bounds__(kTapThreads, 2)
     if (tile.rows == 0) return;
     if (gemm.kind == Taps::kRows || gemm.kind == Taps::kSources) OpenLists(gemm, tile, table);
 
-    TapAccumulators<Shape, kVector> acc;
+    TapAccumulators<Shape, kStaging> acc;
 #pragma unroll
     for (auto& row : acc) {
 #pragma unroll
       for (auto& fragment : row) FillAccumulator(fragment, 0.0f);
     }
     const bool multiplies = threadIdx.x / kWarpSize < Kernel::Warps::kUsed;
-    auto stage = [&](int step) { return stages + step % Kernel::kStages * Shape::kStage; };
-
-    TapProgress progress;
-    int active = 0;
-    while (NextLayers(gemm, tile, table, progress, active)) {
-      const int steps = (active * gemm.depth + kDepth - 1) / kDepth;
-      if constexpr (kVector) {
-        const VectorStager<Shape> stager(gemm, grid, tile, table);
-        auto load = [&](int step) {
-          if (step < steps) stager.Stage(stage(step), stage(step) + Shape::kElementsA, step, active);
-          CommitCopies();
-        };
-#pragma unroll
-        for (int step = 0; step < Kernel::kStages - 1; ++step) load(step);
-        for (int step = 0; step < steps; ++step) {
-          WaitForCopies<Kernel::kStages - 2>();
-          __syncthreads();
-          load(step + Kernel::kStages - 1);
-          if (multiplies) MultiplyStep<Shape, kVector>(acc, stage(step), stage(step) + Shape::kElementsA);
-        }
-        WaitForCopies<0>();
+    auto stage = [&](int step) { return stages + step % Kernel::kStages * Kernel::kStage; };
+    auto next_layers = [&](TapProgress& progress) {
+      if constexpr (kStaging == Staging::kCells) {
+        return NextCells(gemm, tile, table, progress);
       } else {
-        AnyStager<Shape> stager(gemm, grid, tile, table, vector_a, vector_b);
-        if (steps > 0) stager.Read(0, active);
-        for (int step = 0; step < steps; ++step) {
-          stager.Write(stage(step), stage(step) + Shape::kElementsA);
-          __syncthreads();
-          if (step + 1 < steps) stager.Read(step + 1, active);
-          if (multiplies) MultiplyStep<Shape, kVector>(acc, stage(step), stage(step) + Shape::kElementsA);
-        }
+        return NextLayers(gemm, tile, table, progress);
       }
+    };
+
+    const typename Kernel::Stager stager(gemm, grid, tile, table, vector_a, vector_b);
+    TapProgress progress;
+    for (int active; (active = next_layers(progress)) != kNoLayers;) {
+      const int whole = active * gemm.depth, steps = (whole + kDepth - 1) / kDepth;
+      // Copies run kStages - 1 steps ahead of the products; the first rounds of the loop only copy.
+      bool low_parts = false;  // of the step staged last, in any thread after the barrier
+      for (int step = 1 - Kernel::kStages; step < steps; ++step) {
+        bool low = false;
+        if (step >= 0) {
+          WaitForCopies<Kernel::kStages - 2>();
+          if constexpr (kStaging == Staging::kCells) {
+            low = __syncthreads_or(low_parts) != 0;
+          } else {
+            __syncthreads();
+          }
+        }
+        const int ahead = step + Kernel::kStages - 1;
+        T* const next = stage(ahead);
+        if constexpr (kStaging == Staging::kCells) {
+          if (ahead < steps) low_parts = stager.Stage(next, next + 2 * Shape::kElementsA, ahead, active);
+        } else {
+          if (ahead < steps) stager.Stage(next, next + Shape::kElementsA, ahead, active);
+        }
+        CommitCopies();
+        if (step < 0 || !multiplies) continue;
+        const T* a = stage(step);
+        const T* b = a + (Kernel::kStage - Shape::kElementsB);
+        const int depth = whole - step * kDepth;
+        MultiplyStep<Shape, kStaging>(acc, a, b, depth);
+        if (low) MultiplyStep<Shape, kStaging>(acc, a + Shape::kElementsA, b, depth);
+      }
+      WaitForCopies<0>();
       __syncthreads();
     }
-    WriteTile<Shape, kVector>(gemm, tile, table, acc, reinterpret_cast<float*>(shared));
+    WriteTile<Shape, kStaging>(gemm, tile, table, acc, reinterpret_cast<float*>(shared));
   }
 }
 

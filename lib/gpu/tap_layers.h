@@ -17,8 +17,27 @@ struct TapProgress {
   int layer = 0, layers = 0;  // of the slots that are laid out
 };
 
+inline constexpr int kNoLayers = -1;
+
 KNNCONV_DEVICE bool IsRow(int32_t index, int64_t rows) {
   return static_cast<uint64_t>(static_cast<int64_t>(index)) < static_cast<uint64_t>(rows);
+}
+
+template <int kRows>
+KNNCONV_DEVICE void MarkLive(TapTable<kRows>& table, int node) {
+  atomicOr(&table.node_live[node / 32], 1u << node % 32);
+}
+
+template <int kRows>
+KNNCONV_DEVICE bool IsLive(const TapTable<kRows>& table, int node) {
+  return (table.node_live[node / 32] >> node % 32 & 1) != 0;
+}
+
+// Lanes that a list of `count` entries keeps busy: a power of two, kLayers at most.
+KNNCONV_DEVICE int LanesFor(int count) {
+  int width = kLayers;
+  while (width / 2 >= count && width > 1) width /= 2;
+  return width;
 }
 
 // Keeps the layers that have a tap, in order. `slot(l)` is the slot of layer l of the round.
@@ -37,28 +56,28 @@ KNNCONV_DEVICE int KeepLiveLayers(const TapGemm& gemm, TapTable<kRows>& table, c
 
 // A table without slots: layer l is column next + l.
 template <int kRows>
-KNNCONV_DEVICE bool NextColumns(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
-                                TapProgress& progress, int& active) {
+KNNCONV_DEVICE int NextColumns(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                               TapProgress& progress) {
   const int columns = gemm.table.columns, first = progress.next;
-  if (first >= columns) return false;
+  if (first >= columns) return kNoLayers;
   if (threadIdx.x == 0) table.live = 0;
   __syncthreads();
-  // kLayers neighbouring threads read one node's columns.
-  const int l = threadIdx.x % kLayers, column = first + l;
+  // Neighbouring threads read one node's columns.
+  const int width = LanesFor(columns - first), l = threadIdx.x % width, column = first + l;
   bool any = false;
-  for (int j = threadIdx.x / kLayers; j < tile.nodes; j += kTapThreads / kLayers) {
-    const int32_t index = column < columns ? tile.tap_sources[(tile.first_node + j) * columns + column] : kHole;
+  for (int j = threadIdx.x / width; AnyLane(j < tile.nodes); j += kTapThreads / width) {
+    const bool in_table = j < tile.nodes && column < columns;
+    const int32_t index = in_table ? tile.tap_sources[(tile.first_node + j) * columns + column] : kHole;
     const bool valid = IsRow(index, gemm.source_rows);
-    table.source[l][j] = valid ? index : kHole;
+    if (in_table) table.source[l][j] = valid ? index : kHole;
     any |= valid;
-    const uint32_t taps = GroupBallot(valid, kLayers);
-    if (l == 0 && taps != 0) table.node_live[j] = 1;
+    if (gemm.zero_empty_rows && GroupBallot(valid, width) != 0 && l == 0) MarkLive(table, j);
   }
   if (any) atomicOr(&table.live, 1u << l);
   __syncthreads();
-  active = KeepLiveLayers(gemm, table, [&](int layer) { return first + layer; });
+  const int active = KeepLiveLayers(gemm, table, [&](int layer) { return first + layer; });
   progress.next = first + kLayers;
-  return true;
+  return active;
 }
 
 // Taps of a class of pixels along one dimension: f = first + i * step for i < count.
@@ -93,22 +112,22 @@ KNNCONV_DEVICE int OffsetOf(const WindowTaps& window, int dimension, int residue
 
 // Pixels: layer l is tap next + l of the class, row by row of the kernel.
 template <int kRows>
-KNNCONV_DEVICE bool NextWindow(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
-                               TapProgress& progress, int& active) {
+KNNCONV_DEVICE int NextWindow(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                               TapProgress& progress) {
   const WindowTaps& window = gemm.window;
   const WindowLine vertical = LineOf(window, 0, tile.residue[0]), horizontal = LineOf(window, 1, tile.residue[1]);
   const int taps = vertical.count * horizontal.count, first = progress.next;
-  if (first >= taps) return false;
+  if (first >= taps) return kNoLayers;
   if (threadIdx.x == 0) table.live = 0;
   __syncthreads();
   auto kernel_row = [&](int tap) { return vertical.first + tap / horizontal.count * vertical.step; };
   auto kernel_column = [&](int tap) { return horizontal.first + tap % horizontal.count * horizontal.step; };
-  const int l = threadIdx.x % kLayers, tap = first + l;
-  const int dh = OffsetOf(window, 0, tile.residue[0], kernel_row(tap));
-  const int dw = OffsetOf(window, 1, tile.residue[1], kernel_column(tap));
+  const int width = LanesFor(taps - first), l = threadIdx.x % width, tap = first + l;
+  const int dh = OffsetOf(window, 0, tile.residue[0], kernel_row(tap)), step_h = StepOf(window, 0);
+  const int dw = OffsetOf(window, 1, tile.residue[1], kernel_column(tap)), step_w = StepOf(window, 1);
   bool any = false;
-  for (int j = threadIdx.x / kLayers; j < tile.nodes && tap < taps; j += kTapThreads / kLayers) {
-    const int h = table.pixel.row[j] + dh, w = table.pixel.column[j] + dw;
+  for (int j = threadIdx.x / width; j < tile.nodes && tap < taps; j += kTapThreads / width) {
+    const int h = table.pixel.i[j] * step_h + dh, w = table.pixel.j[j] * step_w + dw;
     const bool valid = static_cast<unsigned>(h) < static_cast<unsigned>(window.source_size[0]) &&
                        static_cast<unsigned>(w) < static_cast<unsigned>(window.source_size[1]);
     table.source[l][j] = valid ? h * window.source_size[1] + w : kHole;
@@ -116,11 +135,11 @@ KNNCONV_DEVICE bool NextWindow(const TapGemm& gemm, const TapTile& tile, TapTabl
   }
   if (any) atomicOr(&table.live, 1u << l);
   __syncthreads();
-  active = KeepLiveLayers(gemm, table, [&](int layer) {
+  const int active = KeepLiveLayers(gemm, table, [&](int layer) {
     return kernel_row(first + layer) * window.kernel[1] + kernel_column(first + layer);
   });
   progress.next = first + kLayers;
-  return true;
+  return active;
 }
 
 // A 64-bit offset stored as two int32 words, low word first.
@@ -129,76 +148,64 @@ KNNCONV_DEVICE int64_t SourceOffset(const int32_t* offsets, int64_t node) {
   return static_cast<int64_t>(high << 32 | low);
 }
 
-// Starts the lists of the tile's nodes. Nodes with more than kHubTaps taps in the source order get none, and their rows
-// are not written.
+// Where a node's taps stand. One with more than kHubTaps in the source order shows none.
+struct TapList {
+  int64_t begin;
+  int count;
+  bool hub;
+};
+
+KNNCONV_DEVICE TapList ListOf(const TapGemm& gemm, const TapTile& tile, int j) {
+  const int64_t node = tile.first_node + j;
+  if (gemm.kind == Taps::kRows) return {node * gemm.table.columns, gemm.table.columns, false};
+  const int64_t begin = SourceOffset(tile.tap_offsets, node), count = SourceOffset(tile.tap_offsets, node + 1) - begin;
+  const bool hub = count > kHubTaps;
+  return {begin, hub ? 0 : static_cast<int>(count), hub};
+}
+
+// Starts the lists of the tile's nodes; hubs' rows are left to others.
 template <int kRows>
 KNNCONV_DEVICE void OpenLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table) {
-  const int32_t* offsets =
-      gemm.kind == Taps::kSources
-          ? gemm.table.offsets + gemm.table.offset_groups.Offset(gemm.groups, tile.group)
-          : nullptr;
-  const int j = threadIdx.x;
-  if (j < tile.nodes) {
-    const int64_t node = tile.first_node + j;
-    int64_t begin = node * gemm.table.columns, count = gemm.table.columns;
-    if (gemm.kind == Taps::kSources) {
-      begin = SourceOffset(offsets, node);
-      count = SourceOffset(offsets, node + 1) - begin;
-    }
-    table.list.begin[j] = begin;
-    table.list.count[j] = count > kHubTaps && gemm.kind == Taps::kSources ? -1 : static_cast<int>(count);
-    table.list.cursor[j] = 0;
-    table.list.slot[j] = INT_MIN;
-    table.list.rank[j] = -1;
+  const int t = threadIdx.x;
+  if (t < tile.nodes) {
+    table.list.cursor[t] = 0;
+    table.list.slot[t] = INT_MIN;
+    table.list.rank[t] = -1;
   }
-  __syncthreads();
-  if (j < tile.rows && table.list.count[table.row_column[j]] < 0) table.row_out[j] = -1;
+  if (t < tile.rows && ListOf(gemm, tile, table.row[t].node).hub) table.row[t].node = kRows;
   __syncthreads();
 }
 
-// Walks the nodes' lists from their cursors while slots are below `slot_end`, `width` threads a node. A tap's rank is its
-// place among the taps of its node and slot. kPlace false: finds each slot's largest rank. kPlace true: writes taps of
-// layers [first_layer, first_layer + kLayers) into the table and moves the cursors.
-template <bool kPlace, int kRows>
+// Walks the nodes' lists from their cursors while slots are below `slot_end`, several threads a node. A tap's rank is its
+// place among the taps of its node and slot. `visit(node, position, slot, source, rank)` sees taps that are no holes and
+// tells whether it takes them; a node's walk ends at the first that is not taken. kMove: cursors go to the walk's end.
+template <bool kMove, int kRows, typename Visit>
 KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table, int slot_begin,
-                              int slot_end, int round_begin) {
+                              int slot_end, const Visit& visit) {
   int width = kLayers;
   while (width * tile.nodes > kTapThreads) width /= 2;
   const int j = threadIdx.x / width, lane = threadIdx.x % width;
-  bool more = j < tile.nodes;
-  const int count = more ? table.list.count[j] : 0;
-  const int64_t begin = more ? table.list.begin[j] : 0;
+  bool more = j < tile.nodes, live = false;
+  const TapList list = more ? ListOf(gemm, tile, j) : TapList{};
   int cursor = more ? table.list.cursor[j] : 0;
   int last_slot = more ? table.list.slot[j] : 0, last_rank = more ? table.list.rank[j] : 0;
-  more = more && cursor < count;
-  bool placed = false;
+  more = more && cursor < list.count;
   while (AnyLane(more)) {
     const int at = cursor + lane;
-    const bool in_list = more && at < count;
-    const int slot = in_list ? tile.tap_slots[begin + at] : INT_MAX;
+    const bool in_list = more && at < list.count;
+    const int slot = in_list ? tile.tap_slots[list.begin + at] : INT_MAX;
     const bool in_window = in_list && slot < slot_end;
-    const int32_t source = in_window ? tile.tap_sources[begin + at] : kHole;
+    const int32_t source = in_window ? tile.tap_sources[list.begin + at] : kHole;
     const bool valid = slot >= slot_begin && IsRow(source, gemm.source_rows);
 
     const int before = GroupShuffleUp(slot, width);
     const uint32_t heads = GroupBallot(slot != (lane == 0 ? last_slot : before), width) & ((2u << lane) - 1);
     const int rank = heads != 0 ? lane - (31 - __clz(static_cast<int>(heads))) : last_rank + 1 + lane;
 
-    // Taps are taken from the front only. A hole may be taken with any layer: it goes nowhere.
-    bool taken = in_window;
-    if constexpr (kPlace) {
-      const int layer = valid ? table.list.first_layer[slot - slot_begin] + rank - round_begin : 0;
-      taken = in_window && layer < kLayers;
-      const uint32_t front = GroupBallot(!taken, width);
-      taken = taken && (front == 0 || lane < __ffs(static_cast<int>(front)) - 1);
-      if (taken && valid) {
-        table.source[layer][j] = source;
-        placed = true;
-      }
-    } else if (valid) {
-      atomicMax(&table.list.multiplicity[slot - slot_begin], rank + 1);
-    }
-    const int moved = __popc(GroupBallot(taken, width));
+    const bool taken = in_window && (!valid || visit(j, at, slot, source, rank));
+    live |= taken && valid;
+    const uint32_t left = GroupBallot(!taken, width);
+    const int moved = left == 0 ? width : __ffs(static_cast<int>(left)) - 1;
     const int slot_moved = GroupShuffle(slot, moved > 0 ? moved - 1 : 0, width);
     const int rank_moved = GroupShuffle(rank, moved > 0 ? moved - 1 : 0, width);
     if (moved > 0) {
@@ -206,29 +213,39 @@ KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable
       last_rank = rank_moved;
     }
     cursor += moved;
-    more = more && moved == width && cursor < count;
+    more = more && moved == width && cursor < list.count;
   }
-  const bool live = GroupBallot(placed, width) != 0;
-  if (kPlace && lane == 0 && j < tile.nodes) {
-    if (live) table.node_live[j] = 1;
+  live = GroupBallot(live, width) != 0;
+  if (kMove && lane == 0 && j < tile.nodes) {
+    if (live) MarkLive(table, j);
     table.list.cursor[j] = cursor;
     table.list.slot[j] = last_slot;
     table.list.rank[j] = last_rank;
   }
 }
 
+template <int kRows>
+KNNCONV_DEVICE void ClearLayers(const TapTile& tile, TapTable<kRows>& table) {
+  for (int i = threadIdx.x; i < kLayers * kRows; i += kTapThreads) {
+    if (i % kRows < tile.nodes) table.source[i / kRows][i % kRows] = kHole;
+  }
+}
+
 // A table with a slot for each tap: layers are slots in order, each as often as some node of the tile has it.
 template <int kRows>
-KNNCONV_DEVICE bool NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
-                                TapProgress& progress, int& active) {
+KNNCONV_DEVICE int NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                               TapProgress& progress) {
   const int t = threadIdx.x;
   while (progress.layer == progress.layers) {
     const int begin = progress.next;
-    if (begin >= gemm.slots) return false;
+    if (begin >= gemm.slots) return kNoLayers;
     const int end = min(gemm.slots, begin + kSlotWindow);
     if (t < kSlotWindow) table.list.multiplicity[t] = 0;
     __syncthreads();
-    WalkLists<false>(gemm, tile, table, begin, end, 0);
+    WalkLists<false>(gemm, tile, table, begin, end, [&](int, int, int slot, int32_t, int rank) {
+      atomicMax(&table.list.multiplicity[slot - begin], rank + 1);
+      return true;
+    });
     __syncthreads();
     int sum = 0, all = 0;
     for (int i = 0; i < end - begin; ++i) {
@@ -244,7 +261,7 @@ KNNCONV_DEVICE bool NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTab
 
   const int slot_begin = (progress.next - 1) / kSlotWindow * kSlotWindow, slots = progress.next - slot_begin;
   const int round = progress.layer, layers = min(kLayers, progress.layers - round);
-  for (int i = t; i < kLayers * tile.nodes; i += kTapThreads) table.source[i / tile.nodes][i % tile.nodes] = kHole;
+  ClearLayers(tile, table);
   if (t < slots) {
     const int first = table.list.first_layer[t] - round, end = first + table.list.multiplicity[t];
     for (int l = max(first, 0); l < min(end, kLayers); ++l) table.list.layer_slot[l] = slot_begin + t;
@@ -252,24 +269,54 @@ KNNCONV_DEVICE bool NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTab
   // Every layer of a slot is some node's tap, or that of a hole between taps, which adds zeros.
   if (t == 0) table.live = layers == kLayers ? kAllLanes : (1u << layers) - 1;
   __syncthreads();
-  WalkLists<true>(gemm, tile, table, slot_begin, progress.next, round);
+  WalkLists<true>(gemm, tile, table, slot_begin, progress.next, [&](int j, int, int slot, int32_t source, int rank) {
+    const int layer = table.list.first_layer[slot - slot_begin] + rank - round;
+    if (layer >= kLayers) return false;
+    table.source[layer][j] = source;
+    return true;
+  });
   __syncthreads();
-  active = KeepLiveLayers(gemm, table, [&](int layer) { return table.list.layer_slot[layer]; });
   progress.layer = round + layers;
-  return true;
+  return KeepLiveLayers(gemm, table, [&](int layer) { return table.list.layer_slot[layer]; });
 }
 
-// Fills the table with the tile's next `active` layers, which may be none; false after the last ones.
+// The source order with whole cells as layers: one layer a slot, whose entries are not source rows but the taps of the
+// node's cell: PackCell(first, count) within the node's list.
+KNNCONV_DEVICE int32_t PackCell(int first, int count) { return count << 16 | first; }
+KNNCONV_DEVICE int CellFirst(int32_t cell) { return cell & 0xffff; }
+KNNCONV_DEVICE int CellCount(int32_t cell) { return cell >> 16; }
+static_assert(kHubTaps < 1 << 15, "a cell's place and count are packed in 16 bits each");
+
 template <int kRows>
-KNNCONV_DEVICE bool NextLayers(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
-                               TapProgress& progress, int& active) {
+KNNCONV_DEVICE int NextCells(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table, TapProgress& progress) {
+  const int begin = progress.next, end = min(gemm.slots, begin + kLayers);
+  if (begin >= gemm.slots) return kNoLayers;
+  ClearLayers(tile, table);
+  if (threadIdx.x == 0) table.live = 0;
+  __syncthreads();
+  uint32_t seen = 0;
+  WalkLists<true>(gemm, tile, table, begin, end, [&](int j, int at, int slot, int32_t, int rank) {
+    atomicMax(&table.source[slot - begin][j], PackCell(at - rank, rank + 1));
+    seen |= 1u << (slot - begin);
+    return true;
+  });
+  if (seen != 0) atomicOr(&table.live, seen);
+  __syncthreads();
+  progress.next = end;
+  return KeepLiveLayers(gemm, table, [&](int layer) { return begin + layer; });
+}
+
+// Fills the table with the tile's next layers and tells how many, which may be none; kNoLayers after the last ones.
+template <int kRows>
+KNNCONV_DEVICE int NextLayers(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                              TapProgress& progress) {
   switch (gemm.kind) {
     case Taps::kColumns:
-      return NextColumns(gemm, tile, table, progress, active);
+      return NextColumns(gemm, tile, table, progress);
     case Taps::kWindow:
-      return NextWindow(gemm, tile, table, progress, active);
+      return NextWindow(gemm, tile, table, progress);
     default:
-      return NextOfLists(gemm, tile, table, progress, active);
+      return NextOfLists(gemm, tile, table, progress);
   }
 }
 

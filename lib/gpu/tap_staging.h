@@ -15,7 +15,6 @@
 
 namespace knnconv::gpu {
 
-inline constexpr int kDepth = 32;  // of a step
 inline constexpr int kChunk = 8;   // elements
 // A fragment's rows lie this far apart: with one chunk of padding, the 8 rows that are read together meet all banks.
 inline constexpr int kDepthPitch = kDepth + kChunk;
@@ -34,12 +33,13 @@ struct TapShape {
   static constexpr int kLineA = kDepth / kChunk;
   static constexpr int kLineB = (kTransposed ? kDepth : kColumns) / kChunk;
   static constexpr int kLinesA = kTapThreads / kLineA, kLinesB = kTapThreads / kLineB;
-  static constexpr int kChunksA = (kRows + kLinesA - 1) / kLinesA;
+  static_assert(kRows % kLinesA == 0);
+  static constexpr int kChunksA = kRows / kLinesA;
   static constexpr int kChunksB = ((kTransposed ? kColumns : kDepth) + kLinesB - 1) / kLinesB;
   static constexpr int kCountB = kTransposed ? kColumns : kDepth;
 };
 
-// A position in the flattened depth.
+// A position in the flattened depth. Past the last layer it does not exist; its layer is then any that may be looked up.
 struct DepthPosition {
   int layer, channel;
   bool exists;
@@ -47,79 +47,101 @@ struct DepthPosition {
 
 KNNCONV_DEVICE DepthPosition At(const TapGrid& grid, int depth, int active) {
   const Divisor::Result split = grid.depth.Divide(depth);
-  return {split.quotient, split.remainder, split.quotient < active};
+  const bool exists = split.quotient < active;
+  return {exists ? split.quotient : 0, split.remainder, exists};
 }
 
-// Both operands 16 bytes at a time, asynchronously.
+// Both operands 16 bytes at a time, asynchronously. These are the instructions of the main loop besides its products, so
+// they are few: no branch, and no address is made safe where nothing is read from it.
 template <typename Shape>
 class VectorStager {
  public:
   using T = typename Shape::T;
 
   KNNCONV_DEVICE VectorStager(const TapGemm& gemm, const TapGrid& grid, const TapTile& tile,
-                              const TapTable<Shape::kRows>& table)
-      : gemm_(gemm), grid_(grid), table_(table), column_(tile.first_column), weight_(reinterpret_cast<const T*>(tile.weight)) {
-#pragma unroll
-    for (int i = 0; i < Shape::kChunksA; ++i) {
-      const int row = RowA(i);
-      rows_[i] = reinterpret_cast<const T*>(tile.source) + (row < Shape::kRows ? table.row_source[row] : 0);
-      lookup_[i] = row < tile.rows ? table.row_column[row] : -1;
-    }
+                              const TapTable<Shape::kRows>& table, bool, bool)
+      : gemm_(gemm), grid_(grid), table_(table), weight_(reinterpret_cast<const T*>(tile.weight)),
+        columns_(gemm.columns - tile.first_column) {
+    weight_ += Shape::kTransposed ? int64_t{tile.first_column} * gemm.depth : int64_t{tile.first_column};
   }
 
   // Copies step `step` of a round with `active` layers.
   KNNCONV_DEVICE void Stage(T* a, T* b, int step, int active) const {
     const int chunk = threadIdx.x % Shape::kLineA * kChunk;
+    StageA(a + chunk, At(grid_, step * kDepth + chunk, active));
+    StageB(b, step, active);
+  }
+
+  KNNCONV_DEVICE void StageB(T* b, int step, int active) const {
+    const int chunk = threadIdx.x % Shape::kLineA * kChunk;
     const DepthPosition at = At(grid_, step * kDepth + chunk, active);
-    const int32_t* sources = table_.source[at.exists ? table_.layer[at.layer] : 0];
-#pragma unroll
-    for (int i = 0; i < Shape::kChunksA; ++i) {
-      const int row = RowA(i);
-      if (Shape::kRows % Shape::kLinesA != 0 && row >= Shape::kRows) break;
-      const int32_t source = at.exists && lookup_[i] >= 0 ? sources[lookup_[i]] : kHole;
-      const bool valid = source >= 0;
-      const T* from = rows_[i] + (valid ? int64_t{source} * gemm_.depth + at.channel : 0);
-      CopyAsync16(a + row * kDepthPitch + chunk, from, valid);
-    }
     if constexpr (Shape::kTransposed) {
-      const T* matrix = weight_ + (at.exists ? table_.weight[at.layer] : 0);
-#pragma unroll
-      for (int i = 0; i < Shape::kChunksB; ++i) {
-        const int line = LineB(i), column = column_ + line;
-        if (Shape::kCountB % Shape::kLinesB != 0 && line >= Shape::kCountB) break;
-        const bool valid = at.exists && column < gemm_.columns;
-        const T* from = matrix + (valid ? int64_t{column} * gemm_.depth + at.channel : 0);
-        CopyAsync16(b + line * Shape::kColumnPitch + chunk, from, valid);
-      }
+      StageLines(b + chunk, weight_ + table_.weight[at.layer] + at.channel, gemm_.depth,
+                 at.exists ? columns_ : 0);
     } else {
-      const int inner = threadIdx.x % Shape::kLineB * kChunk, column = column_ + inner;
-#pragma unroll
-      for (int i = 0; i < Shape::kChunksB; ++i) {
-        const int line = LineB(i);
-        if (Shape::kCountB % Shape::kLinesB != 0 && line >= Shape::kCountB) break;
-        const DepthPosition k = At(grid_, step * kDepth + line, active);
-        const bool valid = k.exists && column < gemm_.columns;
-        const T* from =
-            weight_ + (valid ? table_.weight[k.layer] + int64_t{k.channel} * gemm_.columns + column : 0);
-        CopyAsync16(b + line * Shape::kColumnPitch + inner, from, valid);
+      const int inner = threadIdx.x % Shape::kLineB * kChunk;
+      if (grid_.whole_steps) {
+        const T* first = weight_ + table_.weight[at.layer] + int64_t{at.channel - chunk} * gemm_.columns;
+        StageLines(b + inner, first + inner, gemm_.columns, at.exists && inner < columns_ ? kDepth : 0);
+      } else {
+        StageScatteredLines(b + inner, step, active, inner);
       }
     }
   }
 
  private:
-  KNNCONV_DEVICE static int RowA(int i) { return threadIdx.x / Shape::kLineA + i * Shape::kLinesA; }
-  KNNCONV_DEVICE static int LineB(int i) { return threadIdx.x / Shape::kLineB + i * Shape::kLinesB; }
+  KNNCONV_DEVICE void StageA(T* a, const DepthPosition& at) const {
+    const int32_t* sources = table_.source[table_.layer[at.layer]];
+    const int32_t row_bytes = gemm_.depth * static_cast<int32_t>(sizeof(T));
+    // All addresses first: the lookups of one row then wait for shared memory together with the others'.
+    const char* from[Shape::kChunksA];
+    bool valid[Shape::kChunksA];
+#pragma unroll
+    for (int i = 0; i < Shape::kChunksA; ++i) {
+      const auto row = table_.row[threadIdx.x / Shape::kLineA + i * Shape::kLinesA];
+      const int32_t source = sources[row.node];
+      from[i] = row.source + int64_t{source} * row_bytes + at.channel * static_cast<int>(sizeof(T));
+      valid[i] = at.exists && source != kHole;
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kChunksA; ++i) {
+      const int line = threadIdx.x / Shape::kLineA + i * Shape::kLinesA;
+      CopyAsync16(a + line * kDepthPitch, from[i], valid[i]);
+    }
+  }
+
+  // Lines of B that lie `pitch` elements apart, the first `lines` of them.
+  KNNCONV_DEVICE void StageLines(T* b, const T* from, int pitch, int lines) const {
+    const int first = threadIdx.x / Shape::kLineB;
+    from += int64_t{first} * pitch;
+#pragma unroll
+    for (int i = 0; i < Shape::kChunksB; ++i, from += int64_t{Shape::kLinesB} * pitch) {
+      const int line = first + i * Shape::kLinesB;
+      if (Shape::kCountB % Shape::kLinesB != 0 && line >= Shape::kCountB) break;
+      CopyAsync16(b + line * Shape::kColumnPitch, from, line < lines);
+    }
+  }
+
+  // Lines of B where a step straddles layers.
+  KNNCONV_DEVICE void StageScatteredLines(T* b, int step, int active, int inner) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kChunksB; ++i) {
+      const int line = threadIdx.x / Shape::kLineB + i * Shape::kLinesB;
+      if (Shape::kCountB % Shape::kLinesB != 0 && line >= Shape::kCountB) break;
+      const DepthPosition k = At(grid_, step * kDepth + line, active);
+      const T* from = weight_ + table_.weight[k.layer] + int64_t{k.channel} * gemm_.columns + inner;
+      CopyAsync16(b + line * Shape::kColumnPitch, from, k.exists && inner < columns_);
+    }
+  }
 
   const TapGemm& gemm_;
   const TapGrid& grid_;
   const TapTable<Shape::kRows>& table_;
-  const int column_;
-  const T* weight_;
-  const T* rows_[Shape::kChunksA];
-  int lookup_[Shape::kChunksA];
+  const T* weight_;     // from the tile's first column on
+  const int columns_;   // from there to the last
 };
 
-// Operands of any shape and of either type: chunks are read into registers, then written to shared memory.
+// Operands of any shape, and a float32 source, which is rounded as it is read; done when Stage returns.
 template <typename Shape>
 class AnyStager {
  public:
@@ -130,39 +152,19 @@ class AnyStager {
       : gemm_(gemm), grid_(grid), tile_(tile), table_(table), vector_a_(vector_a), vector_b_(vector_b),
         weight_(reinterpret_cast<const T*>(tile.weight)) {}
 
-  KNNCONV_DEVICE void Read(int step, int active) {
-#pragma unroll
-    for (int i = 0; i < Shape::kChunksA; ++i) {
-      const int row = threadIdx.x / Shape::kLineA + i * Shape::kLinesA;
-      const bool exists = row < tile_.rows;
-      ReadA(a_[i], exists ? row : 0, exists, step * kDepth + threadIdx.x % Shape::kLineA * kChunk, active);
+  KNNCONV_DEVICE void Stage(T* a, T* b, int step, int active) const {
+    // Two chunks at a time keep enough loads in flight; more would cost registers and code.
+#pragma unroll 2
+    for (int i = threadIdx.x; i < Shape::kRows * Shape::kLineA; i += kTapThreads) {
+      const int line = i / Shape::kLineA, inner = i % Shape::kLineA * kChunk;
+      *reinterpret_cast<uint4*>(a + line * kDepthPitch + inner) = ReadA(line, step * kDepth + inner, active);
     }
-#pragma unroll
-    for (int i = 0; i < Shape::kChunksB; ++i) {
-      const int line = threadIdx.x / Shape::kLineB + i * Shape::kLinesB;
-      const int inner = threadIdx.x % Shape::kLineB * kChunk;
-      if constexpr (Shape::kTransposed) {
-        ReadB(b_[i], tile_.first_column + line, step * kDepth + inner, active);
-      } else {
-        ReadB(b_[i], tile_.first_column + inner, step * kDepth + line, active);
-      }
-    }
-  }
-
-  KNNCONV_DEVICE void Write(T* a, T* b) const {
-#pragma unroll
-    for (int i = 0; i < Shape::kChunksA; ++i) {
-      const int row = threadIdx.x / Shape::kLineA + i * Shape::kLinesA;
-      if (row < Shape::kRows) {
-        *reinterpret_cast<uint4*>(a + row * kDepthPitch + threadIdx.x % Shape::kLineA * kChunk) = a_[i].bits;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < Shape::kChunksB; ++i) {
-      const int line = threadIdx.x / Shape::kLineB + i * Shape::kLinesB;
-      if (line < Shape::kCountB) {
-        *reinterpret_cast<uint4*>(b + line * Shape::kColumnPitch + threadIdx.x % Shape::kLineB * kChunk) = b_[i].bits;
-      }
+#pragma unroll 2
+    for (int i = threadIdx.x; i < Shape::kCountB * Shape::kLineB; i += kTapThreads) {
+      const int line = i / Shape::kLineB, inner = i % Shape::kLineB * kChunk;
+      const int column = tile_.first_column + (Shape::kTransposed ? line : inner);
+      const int depth = step * kDepth + (Shape::kTransposed ? inner : line);
+      *reinterpret_cast<uint4*>(b + line * Shape::kColumnPitch + inner) = ReadB(column, depth, active);
     }
   }
 
@@ -173,67 +175,70 @@ class AnyStager {
     KNNCONV_DEVICE Chunk() : bits(make_uint4(0, 0, 0, 0)) {}
   };
 
-  KNNCONV_DEVICE void ReadA(Chunk& chunk, int row, bool exists, int depth, int active) const {
-    chunk.bits = make_uint4(0, 0, 0, 0);
-    if (!exists) return;
-    const int64_t base = table_.row_source[row];
-    const int column = table_.row_column[row];
+  KNNCONV_DEVICE int32_t SourceOf(const DepthPosition& at, int node) const {
+    return at.exists ? table_.source[table_.layer[at.layer]][node] : kHole;
+  }
+
+  KNNCONV_DEVICE void NextChannel(DepthPosition& at, int active) const {
+    if (++at.channel < gemm_.depth) return;
+    const bool exists = at.exists && at.layer + 1 < active;
+    at = {exists ? at.layer + 1 : 0, 0, exists};
+  }
+
+  // 8 channels of a row, from `depth` on.
+  KNNCONV_DEVICE uint4 ReadA(int line, int depth, int active) const {
+    Chunk chunk;
+    const auto row = table_.row[line];
     DepthPosition at = At(grid_, depth, active);
+    int32_t source = SourceOf(at, row.node);
     if (vector_a_) {
-      const int32_t source = at.exists ? table_.source[table_.layer[at.layer]][column] : kHole;
-      if (source < 0) return;
-      const int64_t offset = base + int64_t{source} * gemm_.depth + at.channel;
-      if (gemm_.source_type == Element::kF32) {
-        const float4* from = reinterpret_cast<const float4*>(reinterpret_cast<const float*>(tile_.source) + offset);
-        const float4 low = from[0], high = from[1];
-        const float value[kChunk] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-        for (int e = 0; e < kChunk; ++e) chunk.value[e] = FromFloat<T>(value[e]);
-      } else {
-        chunk.bits = *reinterpret_cast<const uint4*>(reinterpret_cast<const T*>(tile_.source) + offset);
+      if (source < 0) return chunk.bits;
+      const int64_t offset = int64_t{source} * gemm_.depth + at.channel;
+      if (gemm_.source_type != Element::kF32) {
+        return *reinterpret_cast<const uint4*>(reinterpret_cast<const T*>(row.source) + offset);
       }
-      return;
+      const float4* from = reinterpret_cast<const float4*>(reinterpret_cast<const float*>(row.source) + offset);
+      const float4 low = from[0], high = from[1];
+      const float value[kChunk] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+      for (int e = 0; e < kChunk; ++e) chunk.value[e] = FromFloat<T>(value[e]);
+      return chunk.bits;
     }
 #pragma unroll
     for (int e = 0; e < kChunk; ++e) {
-      const int32_t source = at.exists ? table_.source[table_.layer[at.layer]][column] : kHole;
       if (source >= 0) {
-        const int64_t offset = base + int64_t{source} * gemm_.depth + at.channel;
+        const int64_t offset = int64_t{source} * gemm_.depth + at.channel;
         chunk.value[e] = gemm_.source_type == Element::kF32
-                             ? FromFloat<T>(reinterpret_cast<const float*>(tile_.source)[offset])
-                             : reinterpret_cast<const T*>(tile_.source)[offset];
+                             ? FromFloat<T>(reinterpret_cast<const float*>(row.source)[offset])
+                             : reinterpret_cast<const T*>(row.source)[offset];
       }
-      Advance(at, active);
+      NextChannel(at, active);
+      if (at.channel == 0) source = SourceOf(at, row.node);
     }
+    return chunk.bits;
   }
 
   // 8 elements along the weight's contiguous axis from (depth, column) on.
-  KNNCONV_DEVICE void ReadB(Chunk& chunk, int column, int depth, int active) const {
-    chunk.bits = make_uint4(0, 0, 0, 0);
+  KNNCONV_DEVICE uint4 ReadB(int column, int depth, int active) const {
+    Chunk chunk;
     DepthPosition at = At(grid_, depth, active);
-    if (column >= gemm_.columns || !at.exists) return;
-    if (vector_b_) {
-      chunk.bits = *reinterpret_cast<const uint4*>(weight_ + OffsetB(at, column));
-      return;
-    }
+    if (column >= gemm_.columns || !at.exists) return chunk.bits;
+    if (vector_b_) return *reinterpret_cast<const uint4*>(weight_ + OffsetB(at, column));
 #pragma unroll
     for (int e = 0; e < kChunk; ++e) {
       if constexpr (Shape::kTransposed) {
         if (at.exists) chunk.value[e] = weight_[OffsetB(at, column)];
-        Advance(at, active);
+        NextChannel(at, active);
       } else {
         if (column + e < gemm_.columns) chunk.value[e] = weight_[OffsetB(at, column + e)];
       }
     }
+    return chunk.bits;
   }
 
   KNNCONV_DEVICE int64_t OffsetB(const DepthPosition& at, int column) const {
     return table_.weight[at.layer] + (Shape::kTransposed ? int64_t{column} * gemm_.depth + at.channel
                                                          : int64_t{at.channel} * gemm_.columns + column);
-  }
-
-  KNNCONV_DEVICE void Advance(DepthPosition& at, int active) const {
-    if (++at.channel == gemm_.depth) at = {at.layer + 1, 0, at.layer + 1 < active};
   }
 
   const TapGemm& gemm_;
@@ -242,7 +247,6 @@ class AnyStager {
   const TapTable<Shape::kRows>& table_;
   const bool vector_a_, vector_b_;
   const T* weight_;
-  Chunk a_[Shape::kChunksA], b_[Shape::kChunksB];
 };
 
 }  // namespace knnconv::gpu

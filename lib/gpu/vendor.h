@@ -22,9 +22,6 @@
 #define gpuStream_t hipStream_t
 #define gpuSuccess hipSuccess
 
-// A kernel parameter that is only read, so that taking its address makes no copy.
-#define KNNCONV_GRID_CONSTANT
-
 #else
 
 #include <cuda_bf16.h>
@@ -44,12 +41,24 @@
 #define gpuStream_t cudaStream_t
 #define gpuSuccess cudaSuccess
 
-#define KNNCONV_GRID_CONSTANT __grid_constant__
-
 #endif
 
 #define KNNCONV_HOST_DEVICE __host__ __device__ __forceinline__
 #define KNNCONV_DEVICE __device__ __forceinline__
+
+// Before a loop that is to stay one, for code size. Host compilers do not know it.
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define KNNCONV_ROLLED _Pragma("unroll 1")
+#else
+#define KNNCONV_ROLLED
+#endif
+
+// A kernel parameter that stays where the launch put it, so that indexing it at run time needs no copy.
+#if defined(__HIP_PLATFORM_AMD__)
+#define KNNCONV_PARAMETER
+#else
+#define KNNCONV_PARAMETER __grid_constant__
+#endif
 
 namespace knnconv::gpu {
 

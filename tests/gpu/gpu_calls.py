@@ -8,6 +8,10 @@ import oracle
 from jax_knnconv import _calls, _ffi
 
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+# Tensor cores truncate each partial sum of 16 products to fp32 where an adder would round it, so that long sums of few
+# digits drift: by up to 8 eps32 of the sum of absolute products where these tests look, 1000 and more partial sums.
+SUM_SLACK = 16
+CELL_SLACK = 2**6  # 2^-17: what two bf16 parts of a sum leave out, in units of eps32
 NONE = np.zeros((0,), np.float32)
 NO_SLOTS = np.zeros((0,), np.int32)
 

@@ -44,7 +44,7 @@ def _check_forward(shape, dtype, x_dtype, out_dtype, zero_empty_rows=False, tile
     x = x.astype(dtype)
     exact = oracle.knn_forward(x, weight, indices, slots, bias, **options)
     bound = oracle.knn_forward(abs(oracle.f64(x)), abs(oracle.f64(weight)), indices, slots, abs(bias))
-    oracle.assert_within_ulp(y, exact, 2 * bound, out_dtype)
+    oracle.assert_within_ulp(y, exact, calls.SUM_SLACK * bound, out_dtype)
 
 
 def _check_dinput(shape, dtype, out_dtype, tile=None):
@@ -54,7 +54,8 @@ def _check_dinput(shape, dtype, out_dtype, tile=None):
     dx = calls.knn_dinput(g, weight, orders, num_inputs=n, out_dtype=out_dtype, tile=tile)
     exact = oracle.knn_dinput(g, weight, indices, slots, num_inputs=n)
     bound = oracle.knn_dinput(abs(oracle.f64(g)), abs(oracle.f64(weight)), indices, slots, num_inputs=n)
-    oracle.assert_within_ulp(dx, exact, 2 * bound, out_dtype)
+    cells = dtype == BF16 and len(x) <= 8  # summed before the product, in two parts of 8 bits
+    oracle.assert_within_ulp(dx, exact, (calls.CELL_SLACK if cells else calls.SUM_SLACK) * bound, out_dtype)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -76,6 +77,7 @@ def test_every_tile(tile):
     for shape in SHAPES[1], SHAPES[3], SHAPES[8]:
         _check_forward(shape, BF16, BF16, BF16, tile=tile)
         _check_dinput(shape, F16, F16, tile=tile)
+        _check_dinput(shape, BF16, F32, tile=tile)
 
 
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s[1] % 8 == 0 and s[2] % 8 == 0], ids=str)
@@ -99,6 +101,17 @@ def test_nan_under_a_hole():  # cases 8, 9, 24
     batched = np.array([[1, 2, 3], [10, 20, 30]], F16)[..., None]
     y = calls.knn_forward(batched, one, np.array([[0, 3], [2, -1]], np.int32), out_dtype=F32)
     assert y[..., 0].tolist() == [[1, 3], [10, 30]]
+
+
+def test_infinities_stay_in_their_cell():
+    """Two taps of one source and slot are added before the product; an infinite sum must not turn into NaN there."""
+    m, n, c = 40, 3, 16
+    indices = (np.arange(m) % n).astype(np.int32)[:, None]
+    weight, g = np.ones((1, c, c), BF16), np.ones((1, m, c), BF16)
+    g[0, 0, 2], g[0, 1, 3], g[0, 4, 3], g[0, 2, 5] = np.inf, np.inf, -np.inf, np.nan
+    dx = calls.knn_dinput(g, weight, calls.source_order(indices, None, n, 1), num_inputs=n, out_dtype=F32)
+    np.testing.assert_array_equal(dx[0, 0], np.full(c, np.inf))
+    assert np.isnan(dx[0, 1:]).all()
 
 
 def test_shared_slots_and_repeated_neighbours():  # cases 23, 25
@@ -153,7 +166,7 @@ def test_hubs(batch, out_dtype):
         for target, transform in (exact, np.asarray), (bound, np.abs):
             products = transform(oracle.f64(g[:, taps])) @ transform(oracle.f64(weight[slot])).T
             np.add.at(target, (slice(None), owners[taps]), products)
-    oracle.assert_within_ulp(dx, exact, 2 * bound, out_dtype)
+    oracle.assert_within_ulp(dx, exact, calls.SUM_SLACK * bound, out_dtype)
 
 
 def test_shared_points_are_counted_exactly():  # case 2
