@@ -151,8 +151,12 @@ KNNCONV_DEVICE void WriteTile(const TapGemm& gemm, const TapTile& tile, const Ta
   }
 }
 
+// Blocks of a multiprocessor, as registers and shared memory allow.
 template <typename Shape, Staging kStaging>
-__global__ void __launch_bounds__(kTapThreads, Shape::kColumns == 128 && Shape::kRows == 128 ? 2 : 3)
+inline constexpr int kBlocks = Shape::kColumns == 128 && (Shape::kRows == 128 || kStaging == Staging::kCells) ? 2 : 3;
+
+template <typename Shape, Staging kStaging>
+__global__ void __launch_bounds__(kTapThreads, (kBlocks<Shape, kStaging>))
     TapGemmKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER TapGrid grid, bool vector_a, bool vector_b) {
   using T = typename Shape::T;
   using Kernel = TapKernel<Shape, kStaging>;
@@ -162,7 +166,11 @@ __global__ void __launch_bounds__(kTapThreads, Shape::kColumns == 128 && Shape::
     auto& table = *reinterpret_cast<typename Kernel::Table*>(shared + Kernel::kTableOffset);
     const TapTile tile = OpenTile<Shape::kRows, Shape::kColumns>(gemm, grid, table);
     if (tile.rows == 0) return;
-    if (gemm.kind == Taps::kRows || gemm.kind == Taps::kSources) OpenLists(gemm, tile, table);
+    if constexpr (kStaging == Staging::kCells) {
+      OpenCells(gemm, tile, table);
+    } else {
+      if (gemm.kind == Taps::kRows || gemm.kind == Taps::kSources) OpenLists(gemm, tile, table);
+    }
 
     TapAccumulators<Shape, kStaging> acc;
 #pragma unroll

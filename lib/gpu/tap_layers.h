@@ -177,8 +177,8 @@ KNNCONV_DEVICE void OpenLists(const TapGemm& gemm, const TapTile& tile, TapTable
 }
 
 // Walks the nodes' lists from their cursors while slots are below `slot_end`, several threads a node. A tap's rank is its
-// place among the taps of its node and slot. `visit(node, position, slot, source, rank)` sees taps that are no holes and
-// tells whether it takes them; a node's walk ends at the first that is not taken. kMove: cursors go to the walk's end.
+// place among the taps of its node and slot. `visit(node, slot, source, rank)` sees taps that are no holes and tells
+// whether it takes them; a node's walk ends at the first that is not taken. kMove: cursors go to the walk's end.
 template <bool kMove, int kRows, typename Visit>
 KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table, int slot_begin,
                               int slot_end, const Visit& visit) {
@@ -202,7 +202,7 @@ KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable
     const uint32_t heads = GroupBallot(slot != (lane == 0 ? last_slot : before), width) & ((2u << lane) - 1);
     const int rank = heads != 0 ? lane - (31 - __clz(static_cast<int>(heads))) : last_rank + 1 + lane;
 
-    const bool taken = in_window && (!valid || visit(j, at, slot, source, rank));
+    const bool taken = in_window && (!valid || visit(j, slot, source, rank));
     live |= taken && valid;
     const uint32_t left = GroupBallot(!taken, width);
     const int moved = left == 0 ? width : __ffs(static_cast<int>(left)) - 1;
@@ -216,6 +216,7 @@ KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable
     more = more && moved == width && cursor < list.count;
   }
   live = GroupBallot(live, width) != 0;
+  if (kMove) __syncwarp();  // all lanes of a node have read what one of them writes
   if (kMove && lane == 0 && j < tile.nodes) {
     if (live) MarkLive(table, j);
     table.list.cursor[j] = cursor;
@@ -242,7 +243,7 @@ KNNCONV_DEVICE int NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTabl
     const int end = min(gemm.slots, begin + kSlotWindow);
     if (t < kSlotWindow) table.list.multiplicity[t] = 0;
     __syncthreads();
-    WalkLists<false>(gemm, tile, table, begin, end, [&](int, int, int slot, int32_t, int rank) {
+    WalkLists<false>(gemm, tile, table, begin, end, [&](int, int slot, int32_t, int rank) {
       atomicMax(&table.list.multiplicity[slot - begin], rank + 1);
       return true;
     });
@@ -269,7 +270,7 @@ KNNCONV_DEVICE int NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTabl
   // Every layer of a slot is some node's tap, or that of a hole between taps, which adds zeros.
   if (t == 0) table.live = layers == kLayers ? kAllLanes : (1u << layers) - 1;
   __syncthreads();
-  WalkLists<true>(gemm, tile, table, slot_begin, progress.next, [&](int j, int, int slot, int32_t source, int rank) {
+  WalkLists<true>(gemm, tile, table, slot_begin, progress.next, [&](int j, int slot, int32_t source, int rank) {
     const int layer = table.list.first_layer[slot - slot_begin] + rank - round;
     if (layer >= kLayers) return false;
     table.source[layer][j] = source;
@@ -278,32 +279,6 @@ KNNCONV_DEVICE int NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTabl
   __syncthreads();
   progress.layer = round + layers;
   return KeepLiveLayers(gemm, table, [&](int layer) { return table.list.layer_slot[layer]; });
-}
-
-// The source order with whole cells as layers: one layer a slot, whose entries are not source rows but the taps of the
-// node's cell: PackCell(first, count) within the node's list.
-KNNCONV_DEVICE int32_t PackCell(int first, int count) { return count << 16 | first; }
-KNNCONV_DEVICE int CellFirst(int32_t cell) { return cell & 0xffff; }
-KNNCONV_DEVICE int CellCount(int32_t cell) { return cell >> 16; }
-static_assert(kHubTaps < 1 << 15, "a cell's place and count are packed in 16 bits each");
-
-template <int kRows>
-KNNCONV_DEVICE int NextCells(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table, TapProgress& progress) {
-  const int begin = progress.next, end = min(gemm.slots, begin + kLayers);
-  if (begin >= gemm.slots) return kNoLayers;
-  ClearLayers(tile, table);
-  if (threadIdx.x == 0) table.live = 0;
-  __syncthreads();
-  uint32_t seen = 0;
-  WalkLists<true>(gemm, tile, table, begin, end, [&](int j, int at, int slot, int32_t, int rank) {
-    atomicMax(&table.source[slot - begin][j], PackCell(at - rank, rank + 1));
-    seen |= 1u << (slot - begin);
-    return true;
-  });
-  if (seen != 0) atomicOr(&table.live, seen);
-  __syncthreads();
-  progress.next = end;
-  return KeepLiveLayers(gemm, table, [&](int layer) { return begin + layer; });
 }
 
 // Fills the table with the tile's next layers and tells how many, which may be none; kNoLayers after the last ones.

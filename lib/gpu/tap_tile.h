@@ -43,6 +43,10 @@ struct TapTable {
       int32_t multiplicity[kSlotWindow], first_layer[kSlotWindow];
       int32_t layer_slot[kLayers];
     } list;
+    struct {  // cells: where a node's list stands, and its place if the lists of the tile are strung together
+      int64_t begin[kRows];
+      int32_t place[kRows + 1];
+    } strung;
   };
 };
 

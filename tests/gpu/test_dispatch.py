@@ -69,7 +69,7 @@ def test_calls_are_compiled_and_right():
 
 def test_float32_runs_in_pure_jax():
     image, kernel = jnp.ones((1, 6, 6, 4)), jnp.ones((3, 3, 4, 4))
-    assert "jax_knnconv" not in _compiled(jkc.conv2d, image, kernel)  # "auto": nothing to warn of
+    assert "jax_knnconv_dense" not in _compiled(jkc.conv2d, image, kernel)  # "auto": nothing to warn of
     with pytest.warns(jkc.FallbackWarning, match="float16 or bfloat16 operands, got float32"):
         jax.jit(lambda x, w: jkc.conv2d(x, w, implementation="wmma")).lower(image, kernel).compile()
 
