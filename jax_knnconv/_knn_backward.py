@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
 from jax_knnconv import _primitive
-from jax_knnconv._calls import group_sizes, kept_labels, label_operands, local_groups, packed_weights, partial_sums
+from jax_knnconv._calls import kept_labels, label_operands
 from jax_knnconv._dispatch import Handler, handler_primitive
 from jax_knnconv._knn import (
     FORWARD_LABELS,
@@ -29,7 +29,8 @@ from jax_knnconv._knn import (
     knn,
 )
 from jax_knnconv._partition import Labels, add_over, partitioned
-from jax_knnconv._primitive import zero_tangent
+from jax_knnconv._primitive import group_sizes, local_groups, zero_tangent
+from jax_knnconv._workspace import dinput_workspace, partial_sums
 from jax_knnconv._xla import knn as xla
 from jax_knnconv._xla.groups import sum_over_groups
 
@@ -44,10 +45,14 @@ def _results(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dty
     ]
 
 
-def _workspace(g: Any, x: Any, w: Any, *table: Any, groups: Any, **static: Any) -> Any:
+def _workspace(g: Any, x: Any, w: Any, *table: Any, groups: Any, platform: str, **static: Any) -> Any:
     rank = len(groups)
     size = w.shape[rank] * w.shape[-2] * w.shape[-1]
-    return [packed_weights(w, reduced=w.shape[-1], columns=w.shape[-2], rank=rank), partial_sums(size, w.shape[-1])]
+    source_order = (table[i] for i in SOURCE_ORDER)
+    return [
+        dinput_workspace(g, w, *source_order, rank=rank, platform=platform, fixed=2),
+        partial_sums(size, w.shape[-1], groups, platform=platform),
+    ]
 
 
 def _fallback(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dtype: Any, dw_dtype: Any) -> Any:

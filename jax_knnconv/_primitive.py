@@ -119,3 +119,18 @@ def sum_groups(value: Any, groups: Sequence[Any], dtype: Any) -> Any:
         i for i, (have, want) in enumerate(zip(value.shape, groups, strict=False)) if want == 1 and have != 1
     )
     return (jnp.sum(value, shared, keepdims=True) if shared else value).astype(dtype)
+
+
+def group_sizes(rank: int, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The broadcast sizes of the group dimensions."""
+    sizes: list[Any] = [1] * rank
+    for operand in operands:
+        if not is_absent(operand):
+            sizes = [have if size == 1 else size for size, have in zip(sizes, operand.shape, strict=False)]
+    return tuple(sizes)
+
+
+def local_groups(groups: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """One shard's part of a result's `groups`, from the shard's operands."""
+    sizes = group_sizes(len(groups), operands)
+    return tuple(1 if size == 1 else have for size, have in zip(groups, sizes, strict=True))
