@@ -138,6 +138,17 @@ def handler_primitive(handler: Handler) -> Primitive:
         return [result_type(s.shape, s.dtype, operands) for s in handler.results(*operands, **static)]
 
     primitive.def_abstract_eval(abstract_eval)
+
+    @functools.partial(jax.jit, static_argnames=("static",))
+    def evaluate(*operands: Any, static: tuple[tuple[str, Any], ...]) -> Any:
+        return primitive.bind(*operands, **dict(static))
+
+    def impl(*operands: Any, **static: Any) -> Any:
+        # Under disable_jit and debug_nans JAX evaluates one primitive after the other; this one only exists compiled.
+        with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+            return evaluate(*operands, static=tuple(static.items()))
+
+    primitive.def_impl(impl)
     for platform in _ffi.FFI_PLATFORMS:
         mlir.register_lowering(primitive, functools.partial(_lower, handler, platform), platform=platform)
 
