@@ -43,12 +43,17 @@ void DotBlock::Write(int64_t first, int64_t count) {
   fresh_ = false;
 }
 
-void DotBlock::Add(int64_t slot, const void* const* source_rows) {
+const void* DotBlock::zeros() const { return workspace_.zeros.data(); }
+
+const void** DotBlock::NextTap(int64_t slot) {
   if (taps_ == kTaps) Multiply();
-  const void** row = &workspace_.sources[taps_ * selected_];
-  const void* zeros = workspace_.zeros.data();
-  for (int64_t r = 0; r < selected_; ++r) row[r] = source_rows[r] != nullptr ? source_rows[r] : zeros;
-  weights_[taps_++] = panels_.Address(packed_, 0, panels_.Position(slot, 0));
+  weights_[taps_] = panels_.Address(packed_, 0, panels_.Position(slot, 0));
+  return workspace_.sources + selected_ * taps_++;
+}
+
+void DotBlock::Add(int64_t slot, const void* const* source_rows) {
+  const void** row = NextTap(slot);
+  for (int64_t r = 0; r < selected_; ++r) row[r] = source_rows[r] != nullptr ? source_rows[r] : zeros();
 }
 
 void DotBlock::AddFloats(int64_t slot, int64_t row, const float* source_row) {

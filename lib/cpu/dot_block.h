@@ -23,7 +23,10 @@ class DotBlock {
   void Begin(int64_t rows);
   // The taps that follow add to rows [first, first + count). Every row of a block is selected once at most.
   void Select(int64_t first, int64_t count);
-  // One tap of every selected row: the source row, or null for a hole.
+  // One tap of every selected row: where its row pointers are to be written; zeros() stands for a hole.
+  const void** NextTap(int64_t slot);
+  const void* zeros() const;
+  // The same with null for a hole.
   void Add(int64_t slot, const void* const* source_rows);
   // One tap of one selected row, its source row given as D floats.
   void AddFloats(int64_t slot, int64_t row, const float* source_row);

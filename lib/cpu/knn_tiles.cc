@@ -110,12 +110,12 @@ void AddDots(const Isa& isa, const KnnPass& pass, const KnnBlock& block, const C
     }
     return;
   }
-  const void* pointers[kDotBlockRows];
   for (int64_t t = 0; t < cell.count; ++t) {
-    for (int64_t b = 0; b < block.batches.size(); ++b) {
-      pointers[b] = block.Batch(b) + cell.sources[t] * block.row_bytes;
+    const void** pointers = dots.NextTap(cell.slot);
+    const char* row = block.Batch(0) + cell.sources[t] * block.row_bytes;
+    for (int64_t b = 0; b < block.batches.size(); ++b, row += block.batch_bytes) {
+      pointers[b] = row;
     }
-    dots.Add(cell.slot, pointers);
   }
 }
 
