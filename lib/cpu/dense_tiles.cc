@@ -185,7 +185,7 @@ void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
     for (int64_t r = 0; r < at.count; ++r) out[r] = y + at.out[r] * out_bytes;
     if (dot) {
       DotBlock dots(isa, pass.read, pass.panels, packed);
-      dots.Begin(at.count);
+      dots.Select(0, at.count);
       AddTaps(runs[index], at, source, x, row_bytes, dots);
       dots.Multiply();
       dots.Store(0, at.count, bias, out_dtype, out);

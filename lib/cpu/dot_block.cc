@@ -23,19 +23,12 @@ DotBlock::DotBlock(const Isa& isa, Source source, const Panels& panels, const fl
 
 float* DotBlock::Sums(int64_t row) { return workspace_.sums + row * kRowSums; }
 
-void DotBlock::Begin(int64_t rows) {
-  first_ = taps_ = 0;
-  selected_ = rows;
-  fresh_ = true;
-}
-
 void DotBlock::Select(int64_t first, int64_t count) {
-  // Rows that Begin selected for all are not written: each is selected again by itself.
-  if (taps_ > 0) Multiply();
+  Multiply();
+  Write(first_, selected_);
   first_ = first;
   selected_ = count;
   fresh_ = true;
-  Write(first, count);
 }
 
 void DotBlock::Write(int64_t first, int64_t count) {

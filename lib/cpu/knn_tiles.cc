@@ -52,7 +52,7 @@ void RunColumns(ffi::ThreadPool& pool, const KnnPass& pass, const ForwardTaps& t
     std::fill(used, used + block.nodes.size(), !pass.zero_empty_rows);
     if (dot) {
       DotBlock dots(ActiveIsa(), pass.read, pass.panels, block.packed);
-      dots.Begin(block.rows());
+      dots.Select(0, block.rows());
       AddColumns(block, indices, taps.columns, columns, dots, used);
       block.Store(dots, used);
     } else if (InPlaceBlock::Suits(pass.read, pass.panels)) {
@@ -151,7 +151,6 @@ void RunDotCells(ffi::ThreadPool& pool, const KnnPass& pass, const Collect& coll
     DotBlock dots(isa, pass.read, pass.panels, block.packed);
     ForEachCellList(pass, block, collect, [&](const KnnBlock& part, CellList& cells, const char* used) {
       const int64_t batches = part.batches.size();
-      dots.Begin(part.rows());
       auto cell = cells.cells().begin();
       for (int64_t node = 0; node < part.nodes.size(); ++node) {
         dots.Select(node * batches, batches);
