@@ -119,24 +119,10 @@ void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& 
   }
 }
 
+// The same for blocks that read rows where they lie.
+template <typename Sums>
 void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& source, const char* x,
-             int64_t row_bytes, DotBlock& dots) {
-  const void* pointers[kBlockRows];
-  for (const TapRun& run : runs) {
-    bool used = false;
-    const int64_t offset = run.dh * source.width + run.dw;
-    for (int64_t r = 0; r < at.count; ++r) {
-      const bool inside = at.interior[r] || (Inside(at.h[r], run.dh, source.height) &&
-                                             Inside(at.w[r], run.dw, source.width));
-      pointers[r] = inside ? x + (at.pixel[r] + offset) * row_bytes : nullptr;
-      used |= inside;
-    }
-    if (used) dots.Add(run.slot, pointers);
-  }
-}
-
-void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& source, const char* x,
-             int64_t row_bytes, InPlaceBlock& rows) {
+             int64_t row_bytes, Sums& sums) {
   // Addresses as numbers: before its holes are set, a tap's row may lie outside the source.
   uintptr_t first[kBlockRows];
   for (int64_t r = 0; r < at.count; ++r) first[r] = reinterpret_cast<uintptr_t>(x) + at.pixel[r] * row_bytes;
@@ -145,11 +131,11 @@ void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& 
       return Inside(at.h[r], run.dh, source.height) && Inside(at.w[r], run.dw, source.width);
     };
     if (at.edges == at.count && std::none_of(at.edge, at.edge + at.edges, inside)) continue;
-    const float** pointers = rows.NextTap(run.slot);
+    const void** pointers = sums.NextTap(run.slot);
     const int64_t offset = (run.dh * source.width + run.dw) * row_bytes;
-    for (int64_t r = 0; r < at.count; ++r) pointers[r] = reinterpret_cast<const float*>(first[r] + offset);
+    for (int64_t r = 0; r < at.count; ++r) pointers[r] = reinterpret_cast<const void*>(first[r] + offset);
     for (int64_t i = 0; i < at.edges; ++i) {
-      if (!inside(at.edge[i])) pointers[at.edge[i]] = rows.zeros();
+      if (!inside(at.edge[i])) pointers[at.edge[i]] = sums.zeros();
     }
   }
 }
@@ -199,7 +185,7 @@ void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
     for (int64_t r = 0; r < at.count; ++r) out[r] = y + at.out[r] * out_bytes;
     if (dot) {
       DotBlock dots(isa, pass.read, pass.panels, packed);
-      dots.Begin(at.count);
+      dots.Select(0, at.count);
       AddTaps(runs[index], at, source, x, row_bytes, dots);
       dots.Multiply();
       dots.Store(0, at.count, bias, out_dtype, out);

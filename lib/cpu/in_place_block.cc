@@ -8,7 +8,7 @@ namespace knnconv::cpu {
 struct InPlaceBlock::Workspace {
   std::vector<float> zeros;  // a source row of zeros, for holes
   std::vector<float> sums;
-  const float* sources[kMaxTaps * kRows];
+  const void* sources[kMaxTaps * kRows];
 
   static Workspace& OfThread(int64_t depth, int64_t sums) {
     static thread_local Workspace workspace;
@@ -26,7 +26,7 @@ InPlaceBlock::InPlaceBlock(const Isa& isa, const Panels& panels, const float* pa
       max_taps_(std::clamp<int64_t>(kSteps / panels.depth(), 1, kMaxTaps)),
       workspace_(Workspace::OfThread(panels.depth(), kRows * stride_)) {}
 
-const float* InPlaceBlock::zeros() const { return workspace_.zeros.data(); }
+const void* InPlaceBlock::zeros() const { return workspace_.zeros.data(); }
 
 float* InPlaceBlock::Sums(int64_t row) {
   // Whole cache lines: the vector's own address is 16-byte aligned.
@@ -40,17 +40,15 @@ void InPlaceBlock::Begin(int64_t rows) {
   fresh_ = true;
 }
 
-const float** InPlaceBlock::NextTap(int64_t slot) {
+const void** InPlaceBlock::NextTap(int64_t slot) {
   if (taps_ == max_taps_) Multiply();
   slots_[taps_] = slot;
   return workspace_.sources + rows_ * taps_++;
 }
 
 void InPlaceBlock::Add(int64_t slot, const void* const* source_rows) {
-  const float** row = NextTap(slot);
-  for (int64_t r = 0; r < rows_; ++r) {
-    row[r] = source_rows[r] != nullptr ? static_cast<const float*>(source_rows[r]) : zeros();
-  }
+  const void** row = NextTap(slot);
+  for (int64_t r = 0; r < rows_; ++r) row[r] = source_rows[r] != nullptr ? source_rows[r] : zeros();
 }
 
 void InPlaceBlock::Multiply() {

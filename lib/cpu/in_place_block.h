@@ -27,8 +27,8 @@ class InPlaceBlock {
   // Starts a block of rows whose sums are zero.
   void Begin(int64_t rows);
   // Where the row pointers of the next tap are to be written; zeros() stands for a hole.
-  const float** NextTap(int64_t slot);
-  const float* zeros() const;
+  const void** NextTap(int64_t slot);
+  const void* zeros() const;
   // The same with null for a hole.
   void Add(int64_t slot, const void* const* source_rows);
   // Multiplies the taps added so far.

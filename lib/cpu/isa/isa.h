@@ -44,12 +44,12 @@ struct Isa {
   int tile_rows;
 
   // c[r * ldc + n] (+)= sum over taps t, k < depth:  sources[t * source_stride + r][k] * weights[t][k * columns + n]
-  // rows in [1, tile_rows]; columns 16 or 32; the same sums as tile_product's, of rows that need no gathering.
-  void (*in_place_product)(const float* const* sources, int64_t source_stride, const float* const* weights,
+  // rows in [1, tile_rows]; columns 16 or 32; the same sums as tile_product's, of rows of float that need no gathering.
+  void (*in_place_product)(const void* const* sources, int64_t source_stride, const float* const* weights,
                            int64_t taps, int rows, int64_t depth, int columns, float* c, int64_t ldc,
                            bool accumulate);
   // The same on pairs of bfloat16, as pair_product; null with it.
-  void (*in_place_pair_product)(const float* const* sources, int64_t source_stride, const float* const* weights,
+  void (*in_place_pair_product)(const void* const* sources, int64_t source_stride, const float* const* weights,
                                 int64_t taps, int rows, int64_t depth, int columns, float* c, int64_t ldc,
                                 bool accumulate);
 
