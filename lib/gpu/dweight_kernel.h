@@ -309,6 +309,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
           turn = turn == 0 ? turns - 1 : turn - 1;
           buffer = buffer == Tile::kStages - 1 ? 0 : buffer + 1;
         }
+        WaitForCopies<0>();  // of the zeros past the last step, before their room serves the sums
         __syncthreads();
         at += count;
         chain += count;
