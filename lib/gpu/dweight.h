@@ -1,10 +1,11 @@
 // Weight and bias gradients as one matrix product whose depth runs over taps:
 //
-//     dw[v, c, o] = sum over taps (row, source) of slot v:  x[source, c] * g[row, o]        db[o] = sum over rows:  g[row, o]
+//     dw[v, c, o] = sum over taps (row, source) of slot v:  x[source, c] * g[row, o]
+//     db[o] = sum over rows:  g[row, o]
 //
-// Rows of the product are rows of dw as a matrix [V * C, O]. What differs between operations is only where a slot's taps
-// come from (dweight_taps.h). The depth is split over thread blocks; each sums its slice into fp32 partials, which a second
-// kernel adds in slice order (dweight_reduce.h).
+// Rows of the product are rows of dw as a matrix [V * C, O]. What differs between operations is only where a slot's
+// taps come from (dweight_taps.h). The depth is split over thread blocks; each sums its slice into fp32 partials,
+// which a second kernel adds in slice order (dweight_reduce.h).
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,8 @@ struct SlotTaps {
   GroupStrides index_groups, slot_groups, offset_groups, row_groups, source_groups;
 };
 
-// One weight gradient. Members are the group dimensions that the operands have and the result lacks: their taps stand one
-// behind the other, so that their gradients are summed.
+// One weight gradient. Members are the group dimensions that the operands have and the result lacks: their taps stand
+// one behind the other, so that their gradients are summed.
 struct Dweight {
   const void* x;
   const void* g;

@@ -1,6 +1,7 @@
 // How a weight gradient is cut into thread blocks: tiles of dw, and slices of the depth that are summed afterwards.
 //
-// Both follow from shapes and the device's number of multiprocessors, so that a kind of device always gives the same bits.
+// Both follow from shapes and the device's number of multiprocessors, so that a kind of device always gives the same
+// bits.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +11,8 @@
 
 namespace knnconv::gpu {
 
-// Positions whose products lie in one chain in the accumulators. Tensor cores do not round these to nearest, so that longer
-// chains lose bits: after so many, the chain is added to the slice's partial sum.
+// Positions whose products lie in one chain in the accumulators. Tensor cores do not round these to nearest, so that
+// longer chains lose bits: after so many, the chain is added to the slice's partial sum.
 inline constexpr int kChainPositions = 2048;
 
 // A tile of dw: rows of the matrix [V * C, O] and columns.
@@ -24,8 +25,8 @@ constexpr int BlocksPerMultiprocessor(int rows, int columns) {
   return rows * columns >= 128 * 128 ? 2 : rows * columns >= 128 * 64 ? 3 : 4;
 }
 
-// Positions of one step of a tile's main loop. Long steps have fewer barriers; tiles of middle size would lose a resident
-// block to their room in shared memory.
+// Positions of one step of a tile's main loop. Long steps have fewer barriers; tiles of middle size would lose a
+// resident block to their room in shared memory.
 constexpr int StepPositions(int rows, int columns) {
   return rows * columns >= 128 * 128 || rows * columns <= 64 * 64 ? 64 : 32;
 }
@@ -47,8 +48,8 @@ struct DweightSplit {
 
 KNNCONV_HOST_DEVICE constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The width of 128, 64 and 32 with the least work for `size` rows or columns. The weights are what narrower tiles lose by
-// loading more for each product. Staging of x by elements ships without the middle width of rows.
+// The width of 128, 64 and 32 with the least work for `size` rows or columns. The weights are what narrower tiles
+// lose by loading more for each product. Staging of x by elements ships without the middle width of rows.
 inline int ChooseWidth(int64_t size, bool has_middle) {
   const auto cost = [size](int width, int weight) { return CeilDiv(size, width) * width * weight; };
   const int64_t wide = cost(128, 20), middle = has_middle ? cost(64, 23) : wide, narrow = cost(32, 30);

@@ -30,8 +30,8 @@ KNNCONV_DEVICE void Store(void* out, int64_t at, const Sums<kWidth>& sums) {
   static_cast<Rounded*>(out)[at] = rounded;
 }
 
-// A block has kThreads / lanes times kWidth elements. A lane sums every lanes-th part, and then the lanes' sums are added in
-// order.
+// A block has kThreads / lanes times kWidth elements. A lane sums every lanes-th part, and then the lanes' sums are
+// added in order.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     ReduceKernel(PartialSums weight, PartialSums bias, int64_t weight_blocks, int64_t bias_blocks) {

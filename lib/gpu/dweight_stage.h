@@ -1,8 +1,9 @@
 // How one step's operands reach shared memory: some positions of x's rows, gathered, and of g's.
 //
 // A thread keeps its column of the tile, and so its slot and channel, for the whole of a slice, and walks down the
-// positions. Tiles lie [position][column], as memory does; the products read x's tile transposed. Past the last position
-// zeros are staged: no step is a special case, so that copies and products can share one run of instructions.
+// positions. Tiles lie [position][column], as memory does; the products read x's tile transposed. Past the last
+// position zeros are staged: no step is a special case, so that copies and products can share one run of
+// instructions.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 namespace knnconv::gpu {
 
 inline constexpr int kVector = 8;   // 16-bit elements of a 16-byte copy
-inline constexpr int kTilePad = 8;  // elements between rows of a tile, so that eight rows of 16 bytes lie in different banks
+inline constexpr int kTilePad = 8;  // elements between rows of a tile: eight rows' 16 bytes lie in different banks
 
 // Which of a tile's elements a thread stages: kWidth columns at once, down the positions in steps of kRowStep.
 template <int kThreads, int kPositions, int kColumns, int kWidth>
@@ -66,7 +67,8 @@ class SourceStage {
       const Tap tap = walk_.Source(view, fetched_[pass]);
       const bool valid = tap.exists && left_ > pass * Part::kRowStep;
       if constexpr (!View::kHasTable) walk_.Advance(view);
-      if (!part_.Idles()) CopyAsync16(tile + pass * Part::kRowStep * kPitch, x_ + uint64_t{tap.row} * row_bytes_, valid);
+      const char* from = x_ + uint64_t{tap.row} * row_bytes_;
+      if (!part_.Idles()) CopyAsync16(tile + pass * Part::kRowStep * kPitch, from, valid);
     } else {
 #pragma unroll 1
       for (int first = 0; first < Part::kPasses; first += Part::kBatch) {

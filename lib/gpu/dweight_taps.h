@@ -1,9 +1,10 @@
 // How a weight gradient's thread blocks read taps: by arithmetic, from a table's columns, or from the slot order.
 //
-// A slot's taps are numbered by *positions*, batch entry by batch entry. A *view* is one operand group's taps. A *walk* is
-// one thread's way through them in steps of a fixed size: Fetch reads the table, ahead of time so that its latency is
-// hidden, and Source turns what was read into a row of x. Dense and column views have a position for every row of g, the
-// same for all slots. A slot view has positions for one slot's taps alone, and its walk also gives the row of g.
+// A slot's taps are numbered by *positions*, batch entry by batch entry. A *view* is one operand group's taps. A
+// *walk* is one thread's way through them in steps of a fixed size: Fetch reads the table, ahead of time so that its
+// latency is hidden, and Source turns what was read into a row of x. Dense and column views have a position for every
+// row of g, the same for all slots. A slot view has positions for one slot's taps alone, and its walk also gives the
+// row of g.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +24,9 @@ KNNCONV_DEVICE bool IsBelow(int32_t index, int32_t size) {
   return static_cast<uint32_t>(index) < static_cast<uint32_t>(size);
 }
 
-// Elements from an operand's start to the matrix of a group. Few instructions rather than fast: blocks call it rarely.
-KNNCONV_DEVICE int64_t GroupOffset(const GroupShapes& shapes, GroupNumber at, const GroupStrides& strides) {
-  int64_t offset = 0;
-#pragma unroll 1
-  for (int i = shapes.groups.rank - 1; i >= 0; --i) {
-    const uint32_t groups = static_cast<uint32_t>(shapes.groups.size[i]);
-    const uint32_t members = static_cast<uint32_t>(shapes.members.size[i]);
-    offset += (at.group % groups + at.member % members) * strides.step[i];
-    at.group /= groups;
-    at.member /= members;
-  }
-  return offset;
+// Elements from an operand's start to the matrix of a group.
+KNNCONV_DEVICE int64_t GroupOffset(const GroupShapes& shapes, const GroupNumber& at, const GroupStrides& strides) {
+  return strides.Offset(shapes.groups, at.group) + strides.Offset(shapes.members, at.member);
 }
 
 // A way through [batch, length] in steps of a fixed size, which is divided once.
@@ -205,7 +197,9 @@ class SlotView {
       int32_t index;
       uint32_t batch;
     };
-    KNNCONV_DEVICE Fetched Fetch(const SlotView& view) const { return {__ldg(view.sources_ + taps_.at()), taps_.batch()}; }
+    KNNCONV_DEVICE Fetched Fetch(const SlotView& view) const {
+      return {__ldg(view.sources_ + taps_.at()), taps_.batch()};
+    }
     KNNCONV_DEVICE Tap Source(const SlotView& view, Fetched fetched) const {
       return {fetched.batch * view.table_.sources + fetched.index, IsBelow(fetched.index, view.table_.sources)};
     }

@@ -70,15 +70,15 @@ ffi::Error RunKnnDweight(const LaunchSite& site, const Buffer& x, const Buffer& 
 namespace {
 
 template <ffi::ExecutionStage kStage>
-ffi::Error Run(gpuStream_t stream, int32_t device, Buffer x, Buffer g, Buffer indices, Buffer slots, Buffer slot_offsets,
-               Buffer slot_rows, Buffer slot_sources, ResultBuffer dw, ResultBuffer db, ResultBuffer partials,
-               ffi::Dictionary attributes) {
+ffi::Error Run(gpuStream_t stream, int32_t device, Buffer x, Buffer g, Buffer indices, Buffer slots,
+               Buffer slot_offsets, Buffer slot_rows, Buffer slot_sources, ResultBuffer dw, ResultBuffer db,
+               ResultBuffer partials, ffi::Dictionary attributes) {
   const auto zero_empty_rows = attributes.get<int64_t>("zero_empty_rows");
   if (zero_empty_rows.has_error()) return zero_empty_rows.error();
   DweightChoice choice;
   KNNCONV_RETURN_IF_ERROR(ReadDweightTile(attributes, &choice));
-  return RunKnnDweight(SiteOf<kStage>(stream, device), x, g, {indices, slots, slot_offsets, slot_rows, slot_sources}, *dw,
-                       *db, *partials, *zero_empty_rows != 0, choice);
+  const TableOperands table{indices, slots, slot_offsets, slot_rows, slot_sources};
+  return RunKnnDweight(SiteOf<kStage>(stream, device), x, g, table, *dw, *db, *partials, *zero_empty_rows != 0, choice);
 }
 
 template <ffi::ExecutionStage kStage>

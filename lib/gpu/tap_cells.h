@@ -93,7 +93,7 @@ class CellStager {
     const char* base[Shape::kChunksA];
     const int32_t* taps[Shape::kChunksA];
     int count[Shape::kChunksA], most = 0;
-    float sum[Shape::kChunksA][kChunk];
+    Chunk first[Shape::kChunksA];
 #pragma unroll
     for (int i = 0; i < Shape::kChunksA; ++i) {
       const auto row = table_.row[Line(i)];
@@ -102,11 +102,18 @@ class CellStager {
       taps[i] = tile_.tap_sources + table_.strung.begin[row.node % Shape::kRows] + cell.first;
       base[i] = row.source + at.channel * static_cast<int>(sizeof(T));
       most = max(most, count[i]);
-#pragma unroll
-      for (int e = 0; e < kChunk; ++e) sum[i][e] = 0.0f;
+      first[i] = Chunk();
+      if (count[i] > 0) first[i].bits = *reinterpret_cast<const uint4*>(base[i] + int64_t{taps[i][0]} * row_bytes);
     }
     // The rows' loads of one tap go out together; a row adds only what it has.
-    for (int tap = 0; tap < most; ++tap) {
+    float sum[Shape::kChunksA][kChunk];
+#pragma unroll
+    for (int i = 0; i < Shape::kChunksA; ++i) {
+#pragma unroll
+      for (int e = 0; e < kChunk; ++e) sum[i][e] = ToFloat(first[i].element[e]);
+    }
+#pragma unroll 1
+    for (int tap = 1; tap < most; ++tap) {
       Chunk value[Shape::kChunksA];
 #pragma unroll
       for (int i = 0; i < Shape::kChunksA; ++i) {
@@ -121,12 +128,11 @@ class CellStager {
     }
 #pragma unroll
     for (int i = 0; i < Shape::kChunksA; ++i) {
-      Chunk high, low;
-#pragma unroll
-      for (int e = 0; e < kChunk; ++e) high.element[e] = FromFloat<T>(sum[i][e]);
+      Chunk high = first[i], low;
       if (count[i] > 1) {
 #pragma unroll
         for (int e = 0; e < kChunk; ++e) {
+          high.element[e] = FromFloat<T>(sum[i][e]);
           const float rest = sum[i][e] - ToFloat(high.element[e]);
           low.element[e] = FromFloat<T>(fabsf(rest) < INFINITY ? rest : 0.0f);  // infinities have no low part
         }
