@@ -27,6 +27,9 @@ IMPLEMENTATIONS = ("auto", "xla", "cpu", "wmma", "hopper")
 _PLATFORMS_OF = {"auto": ("cpu", "cuda", "rocm"), "cpu": ("cpu",), "wmma": ("cuda", "rocm"), "hopper": ("cuda",)}
 
 
+_MOST_GROUPS = 8  # Groups::kMaxRank in lib/common/layout.h
+
+
 class FallbackWarning(RuntimeWarning):
     """A compiled kernel cannot run here; the pure-JAX implementation takes its place."""
 
@@ -118,6 +121,9 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
     if unfit is not None and implementation == "auto":
         implementation = "xla"  # what "auto" means for these dtypes, and nothing to warn of
     if implementation != "xla":
+        groups = static.get("group_rank", len(static.get("groups", ())))
+        if groups > _MOST_GROUPS:
+            unfit = f"its kernels take at most {_MOST_GROUPS} group dimensions (nested vmaps), got {groups}"
         reason = unfit or why_not(handler.operation, platform, implementation)
         if reason is None:
             extra = handler.workspace(*ctx.avals_in, platform=platform, **static)

@@ -89,6 +89,7 @@ def conv2d(
         implementation: "auto", "xla", "cpu", "wmma" or "hopper". One that cannot run gives one warning and "xla".
         config: tile geometry for the tensor-core kernels.
         forward_mode: evaluate without the ``custom_vjp``, so that ``jax.jvp``, ``jacfwd`` and ``linearize`` work.
+            Reverse mode works too, but rounds dw of a float32 weight with 16-bit products through the compute dtype.
 
     Returns:
         [..., H', W', C_out].
