@@ -58,7 +58,11 @@ struct DenseTaps {
     const auto line = [&](int64_t row, int64_t stop, int64_t j, int64_t source) {
       for (; row < stop; ++row, ++j) {
         const int64_t w = j * stride[1] + offset;
-        const int64_t low = std::clamp<int64_t>(-w, 0, slots), high = std::clamp<int64_t>(width - w, low, slots);
+        int64_t low = 0, high = slots;
+        if (w < 0 || w + slots > width) {
+          low = std::clamp<int64_t>(-w, 0, slots);
+          high = std::clamp<int64_t>(width - w, low, slots);
+        }
         runs[row - begin] = {source + w * channels, int32_t(low * channels), int32_t(high * channels)};
       }
     };
