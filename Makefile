@@ -27,9 +27,10 @@ SOURCES := CMakeLists.txt pyproject.toml $(shell find lib jax_knnconv -type f ! 
 train: $(VENV)/.examples
 	$(IN_VENV)python examples/train_digits.py $(ARGS)
 
-# Safe path: the tests, and the processes they start, import the installed package, not the folder they run in.
+# Safe path: the tests, and the processes they start, import the installed package, not the folder they run in; and the
+# tests' own helpers.
 test: $(VENV)/.test
-	PYTHONSAFEPATH=1 JAX_KNNCONV_REQUIRE_INSTALLED=1 $(IN_VENV)pytest $(PYTEST_ARGS)
+	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/tests JAX_KNNCONV_REQUIRE_INSTALLED=1 $(IN_VENV)pytest $(PYTEST_ARGS)
 
 bench: $(VENV)/.benchmarks
 	$(IN_VENV)python -m benchmarks.run $(ARGS)

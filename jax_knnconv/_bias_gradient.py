@@ -40,7 +40,8 @@ def _evaluate(g: Any, *table: Any, spec: Any, groups: Sequence[Any]) -> Any:
         g = jnp.where(live, g, jnp.zeros((), g.dtype))
     db = _blocked_sum(g.reshape(*g.shape[:rank], math.prod(g.shape[rank:-1]), g.shape[-1]))
     shared = tuple(i for i in range(rank) if groups[i] == 1 and db.shape[i] != 1)
-    return jnp.sum(db, shared, keepdims=True) if shared else db
+    db = jnp.sum(db, shared, keepdims=True) if shared else db
+    return jnp.broadcast_to(db, (*groups, db.shape[-1]))
 
 
 primitive = Primitive("bias_gradient")

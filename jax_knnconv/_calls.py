@@ -6,6 +6,7 @@ is in `Operation`. The rest, groups, batch, bias, partial sums over a mesh, is t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,11 +16,9 @@ import jax.numpy as jnp
 from jax_knnconv._bilinear import Calls
 from jax_knnconv._dispatch import Handler, handler_primitive
 from jax_knnconv._partition import Labels, add_over, is_first, partitioned
-from jax_knnconv._primitive import ABSENT, is_absent, sum_groups
-
-_PANEL = 64  # packed weights are padded to this many columns
-_PARTIAL_ELEMENTS = 1 << 21  # of all slices of dweight's partial sums together (8 MiB), unless one alone is larger
-_MOST_SLICES = 64
+from jax_knnconv._primitive import ABSENT, group_sizes, is_absent, local_groups
+from jax_knnconv._workspace import dinput_workspace, packed_weights, partial_sums
+from jax_knnconv._xla.groups import sum_over_groups
 
 
 class Pass(NamedTuple):
@@ -43,32 +42,8 @@ class Operation(NamedTuple):
     dweight: Pass
 
 
-def group_sizes(rank: int, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """The broadcast sizes of the group dimensions."""
-    sizes: list[Any] = [1] * rank
-    for operand in operands:
-        if not is_absent(operand):
-            sizes = [have if size == 1 else size for size, have in zip(sizes, operand.shape, strict=False)]
-    return tuple(sizes)
-
-
 def _struct(shape: Sequence[Any], dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
-
-
-def packed_weights(w: Any, *, reduced: int, columns: int, rank: int) -> jax.ShapeDtypeStruct:
-    """Room for weights as float32 panels: one matrix [reduced, columns padded] a slot and group."""
-    slots = 1
-    for size in (*w.shape[:rank], *w.shape[rank:-2]):
-        slots = slots * size
-    return _struct((slots * reduced * (-(-columns // _PANEL) * _PANEL),), jnp.float32)
-
-
-def partial_sums(weight_size: int, columns: int) -> jax.ShapeDtypeStruct:
-    """Room for dweight's slices. Static shapes alone tell how many, so that no result depends on the machine."""
-    one = weight_size + columns
-    slices = max(1, min(_MOST_SLICES, _PARTIAL_ELEMENTS // max(one, 1)))
-    return _struct((slices, one), jnp.float32)
 
 
 def label_operands(rank: int, parts: Sequence[tuple[Any, Sequence[str]]]) -> tuple[tuple[str, ...], ...]:
@@ -111,8 +86,8 @@ def make_calls(op: Operation) -> Calls:
         Handler(
             operation=f"{op.name}_forward",
             results=forward_results,
-            workspace=lambda x, w, *rest, group_rank, **static: [
-                packed_weights(w, reduced=w.shape[-2], columns=w.shape[-1], rank=group_rank)
+            workspace=lambda x, w, *rest, group_rank, platform, **static: [
+                packed_weights(w, reduced=w.shape[-2], columns=w.shape[-1], rank=group_rank, platform=platform)
             ],
             attributes=lambda *operands, spec, **static: op.forward.attributes(spec),
             fallback=lambda x, w, bias, *table, spec, out_dtype, group_rank: [
@@ -154,8 +129,8 @@ def make_calls(op: Operation) -> Calls:
         Handler(
             operation=f"{op.name}_dinput",
             results=dinput_results,
-            workspace=lambda g, w, *rest, group_rank, **static: [
-                packed_weights(w, reduced=w.shape[-1], columns=w.shape[-2], rank=group_rank)
+            workspace=lambda g, w, *table, group_rank, platform, **static: [
+                dinput_workspace(g, w, *table, rank=group_rank, platform=platform, fixed=y_rank)
             ],
             attributes=lambda *operands, spec, **static: op.dinput.attributes(spec),
             fallback=lambda g, w, *table, spec, out_dtype, group_rank: [
@@ -189,11 +164,16 @@ def make_calls(op: Operation) -> Calls:
         db = (*groups, g.shape[-1]) if with_bias else ABSENT
         return [_struct((*groups, *spec.slot_dims, x.shape[-1], g.shape[-1]), out_dtype), _struct(db, jnp.float32)]
 
-    def dweight_workspace(x: Any, g: Any, *table: Any, spec: Any, **static: Any) -> Any:
+    def dweight_workspace(x: Any, g: Any, *table: Any, spec: Any, groups: Any, platform: str, **static: Any) -> Any:
         size = x.shape[-1] * g.shape[-1]
         for slots in spec.slot_dims:
             size *= slots
-        return [partial_sums(size, g.shape[-1])]
+        return [partial_sums(size, g.shape[-1], groups, platform=platform)]
+
+    def dweight_fallback(x: Any, g: Any, *table: Any, spec: Any, out_dtype: Any, groups: Any, with_bias: bool) -> Any:
+        params = {"spec": spec, "out_dtype": jnp.float32, "group_rank": len(groups), "with_bias": with_bias}
+        dw, db = sum_over_groups(functools.partial(op.dweight.fallback, **params), groups, x, g, *table)
+        return [dw.astype(out_dtype), db]
 
     dweight_handler = handler_primitive(
         Handler(
@@ -201,9 +181,7 @@ def make_calls(op: Operation) -> Calls:
             results=dweight_results,
             workspace=dweight_workspace,
             attributes=lambda *operands, spec, **static: op.dweight.attributes(spec),
-            fallback=lambda x, g, *table, groups, **static: op.dweight.fallback(
-                x, g, *table, group_rank=len(groups), **static
-            ),
+            fallback=dweight_fallback,
         )
     )
 
@@ -226,23 +204,12 @@ def make_calls(op: Operation) -> Calls:
         )
 
         def local(x: Any, g: Any, *used: Any, summed_over: Sequence[str]) -> Any:
-            full = group_sizes(rank, (x, g, *used))
-            whole = full == groups and not summed_over
-            dw, db = dweight_handler.bind(
-                x,
-                g,
-                *used,
-                spec=spec,
-                out_dtype=out_dtype if whole else jnp.dtype(jnp.float32),
-                groups=full,
-                with_bias=with_bias,
-                implementation=spec.implementation,
-            )
-            if whole:
-                return [dw, db]
-            dw = sum_groups(dw, groups, jnp.float32)
-            db = sum_groups(db, groups, jnp.float32) if with_bias else db
-            return add_over((dw, db), summed_over, [out_dtype, jnp.float32])
+            params = {"spec": spec, "with_bias": with_bias, "implementation": spec.implementation}
+            params["groups"] = local_groups(groups, (x, g, *used))
+            if not summed_over:
+                return dweight_handler.bind(x, g, *used, out_dtype=out_dtype, **params)
+            partial = dweight_handler.bind(x, g, *used, out_dtype=jnp.dtype(jnp.float32), **params)
+            return add_over(partial, summed_over, [out_dtype, jnp.float32])
 
         return partitioned(local, labels, operands)
 

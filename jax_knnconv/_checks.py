@@ -12,7 +12,7 @@ from jax_knnconv.config import KernelConfig
 
 def implementation(value: Any) -> str:
     """The name of an implementation."""
-    if value not in IMPLEMENTATIONS:
+    if not isinstance(value, str) or value not in IMPLEMENTATIONS:
         raise ValueError(f"implementation must be one of {', '.join(map(repr, IMPLEMENTATIONS))}, got {value!r}")
     return value
 
@@ -71,3 +71,11 @@ def pair(name: str, value: Any) -> tuple[int, int]:
     ):
         raise ValueError(f"{name} must be a positive int or a pair of them, got {value!r}")
     return int(entries[0]), int(entries[1])
+
+
+def entries(name: str, value: Any) -> tuple[Any, ...]:
+    """A shape, whatever sequence it comes as."""
+    try:
+        return tuple(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a sequence of sizes, got {value!r}") from None

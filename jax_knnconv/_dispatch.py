@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
@@ -26,6 +27,9 @@ IMPLEMENTATIONS = ("auto", "xla", "cpu", "wmma", "hopper")
 _PLATFORMS_OF = {"auto": ("cpu", "cuda", "rocm"), "cpu": ("cpu",), "wmma": ("cuda", "rocm"), "hopper": ("cuda",)}
 
 
+_MOST_GROUPS = 8  # Groups::kMaxRank in lib/common/layout.h
+
+
 class FallbackWarning(RuntimeWarning):
     """A compiled kernel cannot run here; the pure-JAX implementation takes its place."""
 
@@ -33,12 +37,12 @@ class FallbackWarning(RuntimeWarning):
 class Handler(NamedTuple):
     """One compiled handler and the pure-JAX function that computes the same.
 
-    Static parameters are passed to every callable by keyword.
+    Static parameters are passed to every callable by keyword; workspace also gets the platform that is lowered for.
     """
 
     operation: str
     results: Callable[..., Sequence[jax.ShapeDtypeStruct]]  # (*operands, **static) -> shapes of the results
-    workspace: Callable[..., Sequence[jax.ShapeDtypeStruct]]  # further results that only the handler needs
+    workspace: Callable[..., Sequence[jax.ShapeDtypeStruct]]  # (*operands, platform=, **static) -> more results
     attributes: Callable[..., dict[str, Any]]
     fallback: Callable[..., Sequence[jax.Array]]  # (*operands, **static) -> results
 
@@ -79,6 +83,19 @@ def why_not(operation: str, platform: str, implementation: str = "auto") -> str 
     return failure
 
 
+def takes(operation: str, platform: str, operands: Sequence[Any]) -> str | None:
+    """The reason why no compiled kernel of a platform takes operands of these dtypes, or None if one does.
+
+    Tensor cores multiply 16-bit numbers; the other float operand may be float32. Only the cast has no product.
+    """
+    if platform == "cpu" or operation == "cast_operands":
+        return None
+    floats = [operand.dtype for operand in operands if jnp.issubdtype(operand.dtype, jnp.floating)]
+    if any(dtype.itemsize == 2 for dtype in floats):
+        return None
+    return f"its kernels take float16 or bfloat16 operands, got {', '.join(sorted({d.name for d in floats}))}"
+
+
 def _warn_once(operation: str, platform: str, reason: str) -> None:
     with _lock:
         if (platform, reason) in _warned:
@@ -100,10 +117,16 @@ def _lower_fallback(handler: Handler, ctx: Any, operands: Sequence[Any], static:
 
 
 def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementation: str, **static: Any) -> Any:
+    unfit = takes(handler.operation, platform, ctx.avals_in)
+    if unfit is not None and implementation == "auto":
+        implementation = "xla"  # what "auto" means for these dtypes, and nothing to warn of
     if implementation != "xla":
-        reason = why_not(handler.operation, platform, implementation)
+        groups = static.get("group_rank", len(static.get("groups", ())))
+        if groups > _MOST_GROUPS:
+            unfit = f"its kernels take at most {_MOST_GROUPS} group dimensions (nested vmaps), got {groups}"
+        reason = unfit or why_not(handler.operation, platform, implementation)
         if reason is None:
-            extra = handler.workspace(*ctx.avals_in, **static)
+            extra = handler.workspace(*ctx.avals_in, platform=platform, **static)
             full = ctx.replace(avals_out=[*ctx.avals_out, *(jax.core.ShapedArray(s.shape, s.dtype) for s in extra)])
             values = _ffi.lower_call(handler.operation, full, *operands, **handler.attributes(*ctx.avals_in, **static))
             return values[: len(ctx.avals_out)]
@@ -121,6 +144,17 @@ def handler_primitive(handler: Handler) -> Primitive:
         return [result_type(s.shape, s.dtype, operands) for s in handler.results(*operands, **static)]
 
     primitive.def_abstract_eval(abstract_eval)
+
+    @functools.partial(jax.jit, static_argnames=("static",))
+    def evaluate(*operands: Any, static: tuple[tuple[str, Any], ...]) -> Any:
+        return primitive.bind(*operands, **dict(static))
+
+    def impl(*operands: Any, **static: Any) -> Any:
+        # Under disable_jit and debug_nans JAX evaluates one primitive after the other; this one only exists compiled.
+        with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+            return evaluate(*operands, static=tuple(static.items()))
+
+    primitive.def_impl(impl)
     for platform in _ffi.FFI_PLATFORMS:
         mlir.register_lowering(primitive, functools.partial(_lower, handler, platform), platform=platform)
 

@@ -24,7 +24,12 @@ def as_operand(name: str, value: Any) -> jax.Array:
     """An array of one of the three floating types: integers, bools and float64 become float32."""
     if not hasattr(value, "dtype"):
         value = np.asarray(value)
-    dtype = jnp.dtype(value.dtype)
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub":
+        value = value.astype(np.float32)  # before jax makes 32-bit integers of 64-bit ones
+    try:
+        dtype = jnp.dtype(value.dtype)
+    except TypeError as error:
+        raise TypeError(f"{name} must be {_NAMES}, got {value.dtype}") from error
     if dtype in _FLOATS:
         return value if isinstance(value, jax.Array) else jnp.asarray(value)
     if dtype == jnp.float64 or jnp.issubdtype(dtype, jnp.integer) or dtype == jnp.bool_:
@@ -66,7 +71,7 @@ def check_precision(precision: Any) -> None:
         try:
             if entry is not None:
                 jax.lax.Precision(entry)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ValueError(
                 f"precision must be None, a jax.lax.Precision, its name, or a pair of them, got {precision!r}"
             ) from error

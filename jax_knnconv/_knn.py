@@ -32,7 +32,12 @@ SLOT_LABELS = (("slot_offset", "slot_word"), ("slot_tap",), ("slot_tap",))
 
 def table_operands(table: NeighborTable) -> tuple[Any, ...]:
     """A table's arrays, with placeholders for those that it does not have."""
-    return tuple(absent(jnp.int32) if (leaf := getattr(table, name)) is None else leaf for name in OPERANDS)
+    leaves = (getattr(table, name) for name in OPERANDS)
+    # A table without taps has derived orders of shape (0,), which would read as placeholders: one undefined entry.
+    return tuple(
+        absent(jnp.int32) if leaf is None else jnp.full((1,), -1, jnp.int32) if leaf.shape == (0,) else leaf
+        for leaf in leaves
+    )
 
 
 def empty_rows(spec: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
 from jax_knnconv import _primitive
-from jax_knnconv._calls import group_sizes, kept_labels, label_operands, packed_weights, partial_sums
+from jax_knnconv._calls import kept_labels, label_operands
 from jax_knnconv._dispatch import Handler, handler_primitive
 from jax_knnconv._knn import (
     FORWARD_LABELS,
@@ -29,8 +29,10 @@ from jax_knnconv._knn import (
     knn,
 )
 from jax_knnconv._partition import Labels, add_over, partitioned
-from jax_knnconv._primitive import sum_groups, zero_tangent
+from jax_knnconv._primitive import group_sizes, local_groups, zero_tangent
+from jax_knnconv._workspace import dinput_workspace, partial_sums
 from jax_knnconv._xla import knn as xla
+from jax_knnconv._xla.groups import sum_over_groups
 
 
 def _results(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dtype: Any, dw_dtype: Any) -> Any:
@@ -43,27 +45,29 @@ def _results(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dty
     ]
 
 
-def _workspace(g: Any, x: Any, w: Any, *table: Any, groups: Any, **static: Any) -> Any:
+def _workspace(g: Any, x: Any, w: Any, *table: Any, groups: Any, platform: str, **static: Any) -> Any:
     rank = len(groups)
     size = w.shape[rank] * w.shape[-2] * w.shape[-1]
-    return [packed_weights(w, reduced=w.shape[-1], columns=w.shape[-2], rank=rank), partial_sums(size, w.shape[-1])]
+    source_order = (table[i] for i in SOURCE_ORDER)
+    return [
+        dinput_workspace(g, w, *source_order, rank=rank, platform=platform, fixed=2),
+        partial_sums(size, w.shape[-1], groups, platform=platform),
+    ]
 
 
 def _fallback(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dtype: Any, dw_dtype: Any) -> Any:
-    operands, orders = FORWARD_ORDER + SLOT_ORDER, SOURCE_ORDER
-    dx = xla.dinput(g, w, *(table[i] for i in orders), num_inputs=spec.input_dims[0], out_dtype=dx_dtype)
-    dw, db = xla.dweight(
-        x,
-        g,
-        *(table[i] for i in operands),
+    dx = xla.dinput(g, w, *(table[i] for i in SOURCE_ORDER), num_inputs=spec.input_dims[0], out_dtype=dx_dtype)
+    dweight = functools.partial(
+        xla.dweight,
         num_slots=spec.slot_dims[0],
         zero_empty_rows=spec.zero_empty_rows,
         group_rank=len(groups),
         with_bias=True,
-        out_dtype=dw_dtype,
+        out_dtype=jnp.float32,
         bias_dtype=jnp.float32,
     )
-    return [dx, dw, db]
+    dw, db = sum_over_groups(dweight, groups, x, g, *(table[i] for i in FORWARD_ORDER + SLOT_ORDER))
+    return [dx, dw.astype(dw_dtype), db]
 
 
 _handler = handler_primitive(
@@ -104,20 +108,15 @@ def _call(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dtype:
     )
 
     def local(*operands: Any, summed_over: Sequence[str]) -> Any:
-        full = group_sizes(rank, operands)
-        whole = full == groups and not summed_over
-        dx, dw, db = _handler.bind(
+        dx, *partial = _handler.bind(
             *operands,
-            groups=full,
+            groups=local_groups(groups, operands),
             spec=spec,
             dx_dtype=dx_dtype,
-            dw_dtype=dw_dtype if whole else jnp.dtype(jnp.float32),
+            dw_dtype=jnp.dtype(jnp.float32) if summed_over else dw_dtype,
             implementation=spec.implementation,
         )
-        if whole:
-            return [dx, dw, db]
-        partial = [sum_groups(value, groups, jnp.float32) for value in (dw, db)]
-        return [dx, *add_over(partial, summed_over, [dw_dtype, jnp.float32])]
+        return [dx, *(add_over(partial, summed_over, [dw_dtype, jnp.float32]) if summed_over else partial)]
 
     return partitioned(local, labels, operands)
 

@@ -45,6 +45,15 @@ def _explicit_spec(aval: Any) -> PartitionSpec | None:
     return sharding.spec if explicit else None
 
 
+def as_sharded(value: Any, like: Any) -> Any:
+    """A cotangent with the Explicit sharding of its primal."""
+    aval = like if hasattr(like, "sharding") and not isinstance(like, jax.Array) else jax.typeof(like)
+    spec = _explicit_spec(aval)
+    if spec is None or jax.typeof(value).sharding.spec == spec:
+        return value
+    return jax.sharding.reshard(value, NamedSharding(aval.sharding.mesh, spec))
+
+
 def _inside_shard_map() -> bool:
     mesh = jax.sharding.get_abstract_mesh()
     return not mesh.empty and any(t == AxisType.Manual for t in mesh.axis_types)
@@ -94,6 +103,8 @@ def _explicit(local: LocalCall, labels: Labels, operands: Sequence[Any], specs: 
     mesh = next(s.mesh for o in operands if not (s := jax.typeof(o).sharding).mesh.empty)
     explicit = {n for n, t in zip(mesh.axis_names, mesh.axis_types, strict=True) if t == AxisType.Explicit}
     chosen = _assign(labels, specs)
+    if not any(any(spec) for spec in specs):
+        return _run_local(local, labels, {}, operands)
     in_specs = tuple(_spec(names, chosen) for names in labels.operands)
     out_specs = tuple(_spec(names, chosen) for names in labels.results)
     resharded = [jax.sharding.reshard(o, NamedSharding(mesh, spec)) for o, spec in zip(operands, in_specs, strict=True)]
@@ -118,7 +129,9 @@ def _auto(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Sequence
     replicated = tuple(name for name in factors if name not in labels.kept | labels.summed)
 
     def shardings(mesh: Any, arg_shapes: Any) -> tuple[dict[str, tuple[str, ...]], list[Any], tuple[Any, ...]]:
-        chosen = _assign(labels, [tuple(shape.sharding.spec) for shape in arg_shapes])
+        # A sharding that is no NamedSharding has no spec to read: replicated.
+        specs = [tuple(getattr(shape.sharding, "spec", ()))[: len(shape.shape)] for shape in arg_shapes]
+        chosen = _assign(labels, specs)
         for name in list(chosen):  # shards are of equal size
             if name in sizes and sizes[name] % math.prod(mesh.shape[axis] for axis in chosen[name]):
                 del chosen[name]

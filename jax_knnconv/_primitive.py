@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, mlir
 from jax.interpreters import partial_eval as pe
@@ -21,9 +22,9 @@ from jax.interpreters import partial_eval as pe
 ABSENT = (0,)  # the shape of an operand or result that is not there
 
 
-def absent(dtype: Any = jnp.float32) -> jax.Array:
+def absent(dtype: Any = np.float32) -> Any:
     """The placeholder for an operand that is not there."""
-    return jnp.zeros(ABSENT, dtype)
+    return np.zeros(ABSENT, dtype)
 
 
 def is_absent(value: Any) -> bool:
@@ -39,7 +40,14 @@ _lock = threading.Lock()
 
 def _trace(call: Callable[..., Any], operands: Sequence[Any], params: dict[str, Any]) -> ClosedJaxpr:
     avals = tuple(jax.typeof(operand) for operand in operands)
-    key = (call, avals, tuple(params.items()), jax.sharding.get_abstract_mesh(), jax.device_count())
+    key = (
+        call,
+        avals,
+        tuple(params.items()),
+        jax.sharding.get_abstract_mesh(),
+        jax.device_count(),
+        getattr(jax.config, "jax_use_shardy_partitioner", True),  # custom_partitioning reads it as it is traced
+    )
     with _lock:
         if key in _traced:
             _traced.move_to_end(key)
@@ -119,3 +127,18 @@ def sum_groups(value: Any, groups: Sequence[Any], dtype: Any) -> Any:
         i for i, (have, want) in enumerate(zip(value.shape, groups, strict=False)) if want == 1 and have != 1
     )
     return (jnp.sum(value, shared, keepdims=True) if shared else value).astype(dtype)
+
+
+def group_sizes(rank: int, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The broadcast sizes of the group dimensions."""
+    sizes: list[Any] = [1] * rank
+    for operand in operands:
+        if not is_absent(operand):
+            sizes = [have if size == 1 else size for size, have in zip(sizes, operand.shape, strict=False)]
+    return tuple(sizes)
+
+
+def local_groups(groups: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """One shard's part of a result's `groups`, from the shard's operands."""
+    sizes = group_sizes(len(groups), operands)
+    return tuple(1 if size == 1 else have for size, have in zip(groups, sizes, strict=True))

@@ -33,16 +33,17 @@ _WINDOW = {
 _EMPTY_ROWS = {"zero_empty_rows": np.int64(0)}
 
 
-def _ones(*shape: int) -> np.ndarray:
-    return np.ones(shape, np.float32)
+def _ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.ones(shape, dtype)
 
 
 def _case(operation: str, platform: str) -> tuple[list[Any], dict[str, Any], list[np.ndarray], list[tuple[int, ...]]]:
     """Operands, attributes, expected results and workspace shapes of one operation's smoke call."""
     gpu = platform != "cpu"
     packed: tuple[int, ...] = (0,) if gpu else _PACKED
-    image, kernel, one = _ones(1, 3, 3, 1), _ones(3, 3, 1, 1), _ones(1)
-    x, weight, g = _ones(2, 1), _ones(2, 1, 1), _ones(2, 1)
+    dtype = np.float16 if gpu else np.float32  # GPU kernels take 16-bit operands
+    image, kernel, one = _ones(1, 3, 3, 1, dtype=dtype), _ones(3, 3, 1, 1, dtype=dtype), _ones(1)
+    x, weight, g = _ones(2, 1, dtype=dtype), _ones(2, 1, 1, dtype=dtype), _ones(2, 1, dtype=dtype)
     y_knn, dx_knn, dw_knn = np.array([[2], [3]]), np.array([[2], [1]]), np.array([2, 1]).reshape(2, 1, 1)
     nine = _COUNTS_2D.reshape(1, 3, 3, 1)
     cases: dict[str, Any] = {

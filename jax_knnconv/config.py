@@ -63,7 +63,7 @@ class KernelConfig:
                 expected = "a positive int" if multiple == 1 else f"a positive multiple of {multiple}"
                 raise ValueError(f"KernelConfig: {name} must be {expected}, got {value}")
         for name in ("async_copy", "vec"):
-            if getattr(self, name) not in (None, True, False):
+            if not isinstance(getattr(self, name), (bool, type(None))):
                 raise TypeError(f"KernelConfig: {name} must be a bool or None, got {getattr(self, name)!r}")
         for part, whole in (("wm", "bm"), ("wn", "bn")):
             small, large = getattr(self, part), getattr(self, whole)

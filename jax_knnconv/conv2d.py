@@ -9,7 +9,7 @@ import jax
 
 from jax_knnconv import _checks, _dtypes, _window
 from jax_knnconv._dense import dense
-from jax_knnconv._differentiable import Static, convolve, evaluate, prepare_cotangent
+from jax_knnconv._differentiable import Static, convolve_jit, evaluate_jit, prepare_cotangent
 from jax_knnconv._specs import DenseSpec
 from jax_knnconv._varying import vary_together
 from jax_knnconv.config import KernelConfig
@@ -28,6 +28,9 @@ def _spec(
     config: Any,
 ) -> DenseSpec:
     stride, dilation = _checks.pair("stride", stride), _checks.pair("dilation", dilation)
+    for name, sizes, least in (("the image's (H, W)", input_dims, 0), ("the kernel's (F_H, F_W)", kernel, 1)):
+        if not all(isinstance(size, int) and size >= least for size in sizes):
+            raise ValueError(f"{name} must be static sizes of at least {least}, got {tuple(sizes)}")
     pads = _window.resolve_padding(padding, input_dims, kernel, stride, dilation)
     output = tuple(
         _window.output_size(size, taps, step, spread, pad)
@@ -86,6 +89,7 @@ def conv2d(
         implementation: "auto", "xla", "cpu", "wmma" or "hopper". One that cannot run gives one warning and "xla".
         config: tile geometry for the tensor-core kernels.
         forward_mode: evaluate without the ``custom_vjp``, so that ``jax.jvp``, ``jacfwd`` and ``linearize`` work.
+            Reverse mode works too, but rounds dw of a float32 weight with 16-bit products through the compute dtype.
 
     Returns:
         [..., H', W', C_out].
@@ -111,7 +115,7 @@ def conv2d(
     spec = _spec(x.shape[-3:-1], weight.shape[:2], stride, padding, dilation, implementation, config)
     static = Static(dense, spec, dtypes.compute, dtypes.out, 0)
     images, kernel, offset = vary_together(x, weight, bias)
-    return (evaluate if forward_mode else convolve)(static, images, kernel, offset, ())
+    return (evaluate_jit if forward_mode else convolve_jit)(static, images, kernel, offset, ())
 
 
 def conv2d_dinput(
@@ -213,7 +217,7 @@ def conv2d_dweight(
     x, g = _dtypes.as_operand("x", x), _dtypes.as_operand("g", g)
     _checks.rank("x", x, 3, _X)
     _checks.rank("g", g, 3, _G)
-    kernel = tuple(kernel_shape)
+    kernel = _checks.entries("kernel_shape", kernel_shape)
     if len(kernel) == 4:
         _checks.same("kernel_shape's (C_in, C_out)", kernel[2:], "the channels of x and g", (x.shape[-1], g.shape[-1]))
         kernel = kernel[:2]
@@ -235,7 +239,7 @@ def conv2d_dweight(
 
 def _trailing(name: str, shape: Any, batch: Sequence[Any], count: int) -> tuple[int, ...]:
     """The last dimensions of a shape given whole or without its batch dimensions."""
-    shape = tuple(shape)
+    shape = _checks.entries(name, shape)
     if len(shape) not in (count, count + len(batch)) or (len(shape) > count and shape[:-count] != tuple(batch)):
         expected = f"{count} sizes, or the batch dimensions {tuple(batch)} and {count} sizes"
         raise ValueError(f"{name} must be {expected}; got {shape}")

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from jax_knnconv import _checks, _dtypes
-from jax_knnconv._differentiable import Static, convolve, evaluate, prepare_cotangent
+from jax_knnconv._differentiable import Static, convolve_jit, evaluate_jit, prepare_cotangent
 from jax_knnconv._knn import knn, table_operands
 from jax_knnconv._knn_backward import knn_backward_call
 from jax_knnconv._specs import KnnSpec
@@ -21,7 +21,7 @@ _X, _WEIGHT, _G = "[..., N, C_in]", "[V, C_in, C_out]", "[..., M, C_out]"
 def _spec(table: Any, empty_rows: Any, implementation: Any, config: Any) -> KnnSpec:
     if not isinstance(table, NeighborTable):
         raise TypeError(f"table must be a NeighborTable, got {type(table).__name__}")
-    if empty_rows not in ("bias", "zero"):
+    if not isinstance(empty_rows, str) or empty_rows not in ("bias", "zero"):
         raise ValueError(f'empty_rows must be "bias" or "zero", got {empty_rows!r}')
     return KnnSpec(
         input_dims=(table.num_inputs,),
@@ -92,6 +92,7 @@ def knn_conv(
         implementation: "auto", "xla", "cpu", "wmma" or "hopper". One that cannot run gives one warning and "xla".
         config: tile geometry for the tensor-core kernels.
         forward_mode: evaluate without the ``custom_vjp``, so that ``jax.jvp``, ``jacfwd`` and ``linearize`` work.
+            Reverse mode works too, but rounds dw of a float32 weight with 16-bit products through the compute dtype.
 
     Returns:
         [..., M, C_out].
@@ -117,7 +118,7 @@ def knn_conv(
     )
     nodes, kernel, offset, *operands = vary_together(x, weight, bias, *table_operands(table))
     static = Static(knn, spec, dtypes.compute, dtypes.out, len(table.group_shape))
-    call = evaluate if forward_mode else convolve
+    call = evaluate_jit if forward_mode else convolve_jit
     return call(static, nodes, _grouped(kernel, table), _grouped(offset, table), tuple(operands))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 # Shapes are drawn anew only when asked for, so that a red run can be repeated; compiling leaves no deadline a meaning.
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=200)
+hypothesis.settings.register_profile("brief", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.register_profile("explore", deadline=None, derandomize=False, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

@@ -27,9 +27,21 @@ def call(operation, operands, result_shape, *, bias_shape, dtype, slices, **attr
 
 
 def dense_dweight(
-    x, g, kernel, *, stride=(1, 1), padding=(0, 0), dilation=(1, 1), bias=True, dtype=None, slices=4, groups=0
+    x,
+    g,
+    kernel,
+    *,
+    stride=(1, 1),
+    padding=(0, 0),
+    dilation=(1, 1),
+    bias=True,
+    dtype=None,
+    slices=4,
+    groups=0,
+    result_groups=None,
 ):
-    sizes = tuple(np.broadcast_shapes(x.shape[:groups], g.shape[:groups]))
+    """`groups` dimensions of the operands; those of the result are the broadcast sizes unless `result_groups` says."""
+    sizes = result_groups or tuple(np.broadcast_shapes(x.shape[:groups], g.shape[:groups]))
     shape = (*sizes, *kernel, x.shape[-1], g.shape[-1])
     return call(
         "dense_dweight",
@@ -46,6 +58,10 @@ def dense_dweight(
 
 def slot_order(indices, slots, num_inputs, num_slots):
     """(slot_offsets, slot_rows, slot_sources) of one table or of each of a stack of tables."""
+    if indices.ndim > 2 and len(indices) == 0:
+        tail = indices.shape[1:-2]
+        entries = np.zeros((0, *tail, indices.shape[-2] * indices.shape[-1]), np.int32)
+        return np.zeros((0, *tail, num_slots + 1, 2), np.int32), entries, entries
     if indices.ndim > 2:
         parts = [slot_order(i, s, num_inputs, num_slots) for i, s in zip(indices, slots, strict=True)]
         return tuple(np.stack(part) for part in zip(*parts, strict=True))
@@ -59,11 +75,22 @@ def slot_order(indices, slots, num_inputs, num_slots):
 
 
 def knn_dweight(
-    x, g, indices, slots=None, *, num_slots=None, zero_empty_rows=0, bias=True, dtype=None, slices=4, groups=0
+    x,
+    g,
+    indices,
+    slots=None,
+    *,
+    num_slots=None,
+    zero_empty_rows=0,
+    bias=True,
+    dtype=None,
+    slices=4,
+    groups=0,
+    result_groups=None,
 ):
     num_slots = indices.shape[-1] if num_slots is None else num_slots
     tables = [x.shape[:groups], g.shape[:groups], indices.shape[:groups]]
-    sizes = tuple(np.broadcast_shapes(*tables))
+    sizes = result_groups or tuple(np.broadcast_shapes(*tables))
     order = (ABSENT_INDEX,) * 4 if slots is None else (slots, *slot_order(indices, slots, x.shape[-2], num_slots))
     return call(
         "knn_dweight",

@@ -216,55 +216,6 @@ def test_results_of_other_types(dtype, bias):
         assert_close(db, want_db, size_db)
 
 
-@pytest.mark.parametrize("grouped", [(1, 1), (1, 0), (0, 1)])
-@pytest.mark.parametrize("slices", [1, 2, 16])
-def test_dense_groups(grouped, slices):
-    rng = np.random.default_rng(4)
-    groups = 5
-    x = random(rng, (groups if grouped[0] else 1, 3, 20, 10, 4), np.float32)
-    g = random(rng, (groups if grouped[1] else 1, 3, 20, 10, 6), np.float32)
-    dw, db = dense_dweight(x, g, (3, 1), padding=(1, 0), slices=slices, groups=1)
-    assert dw.shape == (groups, 3, 1, 4, 6)
-    for group in range(groups):
-        answers = dense_oracle(x[group * grouped[0]], g[group * grouped[1]], (3, 1), (1, 1), (1, 0), (1, 1))
-        assert_close(dw[group], *answers[:2])
-        assert_close(db[group], *answers[2:])
-
-
-@pytest.mark.parametrize("grouped", [(1, 1, 1), (1, 1, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1)])
-@pytest.mark.parametrize("has_slots", [False, True])
-def test_knn_groups(grouped, has_slots):
-    """Two group dimensions, either of them shared by any operand; batch dimensions behind them."""
-    rng = np.random.default_rng(5)
-    sizes = (2, 3)
-    shown = [sizes if flag else (1, 3) for flag in grouped]
-    x = random(rng, (*shown[0], 2, 2, 11, 4), np.float32)
-    g = random(rng, (*shown[1], 2, 2, 13, 6), np.float32)
-    indices = random_table(rng, 13 * shown[2][0] * 3, 5, 11).reshape(*shown[2], 13, 5)
-    slots = rng.integers(-1, 8, indices.shape).astype(np.int32) if has_slots else None
-    dw, db = knn_dweight(x, g, indices, slots, num_slots=7 if has_slots else None, groups=2, slices=3)
-    full_slots = np.broadcast_to(np.arange(5), indices.shape) if slots is None else slots
-    for i in range(2 if any(grouped) else 1):
-        for j in range(3):
-            at = [(i * flag, j) for flag in grouped]
-            answers = knn_oracle(
-                x[at[0]].reshape(4, 11, 4), g[at[1]].reshape(4, 13, 6), indices[at[2]], full_slots[at[2]], dw.shape[2]
-            )
-            assert_close(dw[i, j], *answers[:2])
-            assert_close(db[i, j], *answers[2:])
-
-
-def test_many_small_groups():
-    """Per-example weight gradients: more groups than slices of the workspace."""
-    rng = np.random.default_rng(6)
-    x, g = random(rng, (256, 4, 4, 3), np.float16), random(rng, (256, 4, 4, 5), np.float16)
-    dw, db = dense_dweight(x[:, None], g[:, None], (3, 3), padding=(1, 1), slices=16, groups=1)
-    for group in range(0, 256, 15):
-        answers = dense_oracle(x[group, None], g[group, None], (3, 3), (1, 1), (1, 1), (1, 1))
-        assert_close(dw[group], *answers[:2])
-        assert_close(db[group], *answers[2:])
-
-
 @pytest.mark.parametrize("shape", [(0, 8, 8, 3), (2, 0, 8, 3), (2, 8, 8, 0)])
 def test_dense_empty(shape):
     out = (shape[0], 6 if shape[1] else 0, 6, 4)

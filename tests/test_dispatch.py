@@ -174,6 +174,16 @@ def test_every_instruction_set_agrees(isa):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_without_jit_and_with_debug_nans():
+    with jax.disable_jit():
+        assert loss(X, W) == loss(X, W, "xla")
+        jax.grad(loss, (0, 1))(X, W)
+    with jax.debug_nans(True):
+        loss(X, W)
+        with pytest.raises(FloatingPointError):
+            loss(X.at[0, 0].set(jnp.nan), W)
+
+
 def test_doctor_reports_each_target():
     report = jkc.doctor()
     assert report.ok, str(report)

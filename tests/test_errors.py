@@ -50,6 +50,16 @@ CASES = {
     "implementation": (lambda: jkc.conv2d(X, W, implementation="cudnn"), ValueError, "implementation must be .*cudnn"),
     "config": (lambda: jkc.conv2d(X, W, config={"bm": 64}), TypeError, "config must be a KernelConfig.*dict"),
     # conv2d: gradients
+    "kernel of no taps": (lambda: jkc.conv2d(X, W[:0]), ValueError, r"kernel's \(F_H, F_W\).*got \(0, 3\)"),
+    "dinput shape type": (lambda: jkc.conv2d_dinput(G, W, 5), ValueError, "input_shape must be a sequence.*5"),
+    "dweight kernel type": (lambda: jkc.conv2d_dweight(X, G, 3), ValueError, "kernel_shape must be a sequence.*3"),
+    "implementation type": (
+        lambda: jkc.conv2d(X, W, implementation=np.array([1, 2])),
+        ValueError,
+        "implementation must be one of",
+    ),
+    "precision type": (lambda: jkc.conv2d(X, W, precision=[1]), ValueError, "precision must be"),
+    "key": (lambda: jkc.conv2d(jax.random.key(0), W), TypeError, "x must be float32"),
     "dinput window": (lambda: jkc.conv2d_dinput(G, W, (9, 8, 3)), ValueError, r"g's .*\(8, 8\), expected \(9, 8\)"),
     "dinput channels": (
         lambda: jkc.conv2d_dinput(G, W, (8, 8, 4)),
@@ -99,6 +109,7 @@ CASES = {
     "config multiple": (lambda: jkc.KernelConfig(bn=40), ValueError, "bn must be a positive multiple of 16, got 40"),
     "config positive": (lambda: jkc.KernelConfig(ksplit=0), ValueError, "ksplit must be a positive int, got 0"),
     "config divides": (lambda: jkc.KernelConfig(bm=64, wm=48), ValueError, "wm must divide bm"),
+    "config int": (lambda: jkc.KernelConfig(vec=1), TypeError, "vec must be a bool"),
     "config bool": (lambda: jkc.KernelConfig(vec="yes"), TypeError, "vec must be a bool"),
 }
 

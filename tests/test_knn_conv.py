@@ -238,6 +238,8 @@ def test_promotion_and_index_dtypes():
         y, back = jax.vjp(lambda x: jkc.knn_conv(x, slots_of(1), table), jnp.arange(300.0, dtype="float64")[:, None])
         assert y.dtype == jnp.float32
         assert back(jnp.ones_like(y))[0].dtype == jnp.float64
+    wide = np.full((300, 1), 2**40)  # more than int32 holds: rounded to float32, not wrapped
+    assert jkc.knn_conv(wide, slots_of(1), table).item() == 2.0**40
     for kind in (np.int8, np.int64):
         assert jkc.knn_conv(x, slots_of(1), jkc.NeighborTable(np.array([[7]], kind), num_inputs=300)).item() == 7
     with pytest.raises(TypeError, match="indices"):

@@ -145,6 +145,44 @@ def test_knn_backward_and_bias():
     close(jax.vmap(grad)(bias), np.stack([grad(b) for b in bias]))
 
 
+def test_bias_gradient_alone():
+    """db where only x or the table is mapped: every example gets its own."""
+    kernel, bias = jnp.ones((3, 3, 4, 2)), jnp.zeros(2)
+    images = jnp.ones((SIZE, 2, 5, 4, 4))
+    grad = jax.vmap(lambda x: jax.grad(lambda b: jkc.conv2d(x, kernel, b).sum())(bias))
+    assert grad(images).tolist() == jax.jit(grad)(images).tolist() == [[40, 40]] * SIZE
+
+    def of_table(table):
+        total = lambda b: jkc.knn_conv(X[0], W[0], table, b, forward_mode=True).sum()  # noqa: E731
+        return jax.grad(total)(jnp.zeros(5))
+
+    for run in (jax.vmap(of_table), jax.jit(jax.vmap(of_table))):
+        assert run(STACKED).tolist() == [[10] * 5] * SIZE
+    only_db = jax.vmap(lambda x: jkc.conv2d_dweight(x, jnp.ones((2, 5, 4, 2)), (3, 3))[1])
+    assert jax.jit(only_db)(images).tolist() == [[40, 40]] * SIZE
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (5, 0)])
+def test_table_without_taps(shape):
+    table = jkc.NeighborTable(np.zeros(shape, int), num_inputs=7)
+    weights = jnp.ones((SIZE, shape[1], 4, 5))
+    dw, dx = jax.vmap(jax.grad(lambda w, x: jkc.knn_conv(x, w, table).sum(), (0, 1)), (0, None))(weights, X[0])
+    assert dw.shape == weights.shape
+    assert dx.shape == (SIZE, *X[0].shape)
+    assert not dw.any()
+    assert not dx.any()
+
+
+def test_many_nested_vmaps():
+    """Beyond the handlers' group dimensions the pure-JAX implementation takes over, and says so."""
+    x, w = jnp.ones((1,) * 9 + (3, 3, 1)), jnp.ones((1,) * 9 + (3, 3, 1, 1))
+    mapped = lambda x, w: jkc.conv2d(x, w)  # noqa: E731
+    for _ in range(9):
+        mapped = jax.vmap(mapped)
+    with pytest.warns(jkc.FallbackWarning, match="at most 8 group dimensions"):
+        assert mapped(x, w).sum() == 49
+
+
 def test_hessian_under_vmap():
     f = lambda w, x: loss(x, TABLES[0], w.reshape(3, 4, 5))  # noqa: E731
     got = jax.vmap(jax.hessian(f), in_axes=(None, 0))(W[0].ravel(), X)

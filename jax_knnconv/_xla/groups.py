@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+# Of all groups' results, while their sum is taken: 32 MiB.
+HELD_ELEMENTS = 1 << 23
 
 
 def over_groups(
@@ -38,6 +42,36 @@ def over_groups(
 
         return lax.map(inner_of_stacked, stacked)
     return jax.vmap(inner, in_axes=tuple(0 if b else None for b in batched))(*rows)
+
+
+def sum_over_groups(function: Callable[..., Any], groups: Sequence[Any], *operands: Any) -> Any:
+    """`function` on the operands' groups, its results added over those dimensions that have size 1 in `groups`.
+
+    `function` maps operands with group dimensions to float32 arrays (any pytree) with the broadcast ones. Where all
+    groups' results together are large, they are computed and added one after the other.
+    """
+    sizes = jnp.broadcast_shapes(*(o.shape[: len(groups)] for o in operands if present(o) is not None))
+    summed = tuple(i for i, (size, wanted) in enumerate(zip(sizes, groups, strict=True)) if wanted == 1 and size != 1)
+    if not summed:
+        return function(*operands)
+    results = jax.eval_shape(function, *operands)
+    held = sum(math.prod(result.shape) for result in jax.tree.leaves(results))
+    if isinstance(held, int) and held <= HELD_ELEMENTS:
+        add = lambda result: result if present(result) is None else jnp.sum(result, summed, keepdims=True)  # noqa: E731
+        return jax.tree.map(add, function(*operands))
+
+    def one(i: Any) -> Any:
+        return sum_over_groups(function, groups, *(_slice(operand, i, summed[0]) for operand in operands))
+
+    start = jax.tree.map(lambda result: jnp.zeros(result.shape, result.dtype), jax.eval_shape(one, 0))
+    return lax.fori_loop(0, sizes[summed[0]], lambda i, total: jax.tree.map(jnp.add, total, one(i)), start)
+
+
+def _slice(operand: Any, i: Any, axis: int) -> Any:
+    """Group i of one group dimension, where the operand has groups there."""
+    if present(operand) is None or operand.shape[axis] == 1:
+        return operand
+    return lax.dynamic_slice_in_dim(operand, i, 1, axis)
 
 
 def present(operand: jax.Array | None) -> jax.Array | None:

@@ -41,6 +41,8 @@ class Groups {
 
   int rank() const { return rank_; }
 
+  int64_t size(int dimension) const { return sizes_[dimension]; }
+
   int64_t count() const {
     int64_t n = 1;
     for (int i = 0; i < rank_; ++i) n *= sizes_[i];

@@ -58,7 +58,11 @@ struct DenseTaps {
     const auto line = [&](int64_t row, int64_t stop, int64_t j, int64_t source) {
       for (; row < stop; ++row, ++j) {
         const int64_t w = j * stride[1] + offset;
-        const int64_t low = std::clamp<int64_t>(-w, 0, slots), high = std::clamp<int64_t>(width - w, low, slots);
+        int64_t low = 0, high = slots;
+        if (w < 0 || w + slots > width) {
+          low = std::clamp<int64_t>(-w, 0, slots);
+          high = std::clamp<int64_t>(width - w, low, slots);
+        }
         runs[row - begin] = {source + w * channels, int32_t(low * channels), int32_t(high * channels)};
       }
     };
@@ -93,8 +97,7 @@ ffi::Error RunDenseDweight(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
   std::copy_n(padding.begin(), 2, taps.padding);
   std::copy_n(dilation.begin(), 2, taps.dilation);
   const int64_t rows = call.batch * taps.out_height * taps.out_width;
-  const auto plan =
-      DweightPlan::Make(groups.count(), rows, call.slots, call.channels, call.columns, 1, call.max_slices);
+  const auto plan = DweightPlan::Make(call, rows, 1);
   RunDweight(pool, plan, call, [&](int64_t) { return taps; });
   return ffi::Error::Success();
 }

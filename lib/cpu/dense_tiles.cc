@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cpu/dot_block.h"
+#include "cpu/in_place_block.h"
 #include "cpu/parallel.h"
 #include "cpu/task_plan.h"
 #include "cpu/tile_block.h"
@@ -47,7 +48,8 @@ struct BlockRows {
   int64_t pixel[kBlockRows];             // its index in the source
   int64_t out[kBlockRows];               // index of the output pixel
   bool interior[kBlockRows];             // no tap is a hole
-  int64_t count;
+  int32_t edge[kBlockRows];              // the rows that are not interior
+  int64_t count, edges;
 
   void Fill(const WindowPlan& plan, const WindowClass& residue, const Image& source, const Image& output, Range rows) {
     int64_t low_h = 0, high_h = 0, low_w = 0, high_w = 0;
@@ -58,6 +60,7 @@ struct BlockRows {
     int64_t q = rows.begin % residue.size[1], p = rows.begin / residue.size[1] % residue.size[0];
     int64_t b = rows.begin / residue.size[1] / residue.size[0];
     count = rows.size();
+    edges = 0;
     for (int64_t r = 0; r < count; ++r) {
       h[r] = p * plan.step[0];
       w[r] = q * plan.step[1];
@@ -66,6 +69,7 @@ struct BlockRows {
                q * plan.spacing[1];
       interior[r] = h[r] + low_h >= 0 && h[r] + high_h < source.height && w[r] + low_w >= 0 &&
                     w[r] + high_w < source.width;
+      if (!interior[r]) edge[edges++] = static_cast<int32_t>(r);
       if (++q == residue.size[1]) {
         q = 0;
         if (++p == residue.size[0]) p = 0, ++b;
@@ -115,19 +119,24 @@ void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& 
   }
 }
 
+// The same for blocks that read rows where they lie.
+template <typename Sums>
 void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& source, const char* x,
-             int64_t row_bytes, DotBlock& dots) {
-  const void* pointers[kBlockRows];
+             int64_t row_bytes, Sums& sums) {
+  // Addresses as numbers: before its holes are set, a tap's row may lie outside the source.
+  uintptr_t first[kBlockRows];
+  for (int64_t r = 0; r < at.count; ++r) first[r] = reinterpret_cast<uintptr_t>(x) + at.pixel[r] * row_bytes;
   for (const TapRun& run : runs) {
-    bool used = false;
-    const int64_t offset = run.dh * source.width + run.dw;
-    for (int64_t r = 0; r < at.count; ++r) {
-      const bool inside = at.interior[r] || (Inside(at.h[r], run.dh, source.height) &&
-                                             Inside(at.w[r], run.dw, source.width));
-      pointers[r] = inside ? x + (at.pixel[r] + offset) * row_bytes : nullptr;
-      used |= inside;
+    const auto inside = [&](int64_t r) {
+      return Inside(at.h[r], run.dh, source.height) && Inside(at.w[r], run.dw, source.width);
+    };
+    if (at.edges == at.count && std::none_of(at.edge, at.edge + at.edges, inside)) continue;
+    const void** pointers = sums.NextTap(run.slot);
+    const int64_t offset = (run.dh * source.width + run.dw) * row_bytes;
+    for (int64_t r = 0; r < at.count; ++r) pointers[r] = reinterpret_cast<const void*>(first[r] + offset);
+    for (int64_t i = 0; i < at.edges; ++i) {
+      if (!inside(at.edge[i])) pointers[at.edge[i]] = sums.zeros();
     }
-    if (used) dots.Add(run.slot, pointers);
   }
 }
 
@@ -144,14 +153,14 @@ void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
   if (pass.out.element_count() == 0) return;
 
   const int64_t groups = pass.groups.count(), panels = pass.panels.count();
-  const bool dot = pass.panels.dot();
+  const bool dot = pass.panels.dot(), in_place = InPlaceBlock::Suits(pass.read, pass.panels);
   const TaskPlan tasks = TaskPlan::Make(output.batch * output.height * output.width, groups, panels,
                                         pool.num_threads(), dot ? kDotBlockRows : kBlockRows);
   const int64_t splits = CeilDiv(panels, tasks.panels);
   // Blocks of all classes, one after the other: first_block[c] is the number of blocks before class c.
   std::vector<int64_t> first_block{0};
   std::vector<std::vector<TapRun>> runs;
-  const int64_t joined = dot ? 1 : std::max<int64_t>(1, kTileDepth / std::max<int64_t>(1, source.channels));
+  const int64_t joined = dot || in_place ? 1 : std::max<int64_t>(1, kTileDepth / std::max<int64_t>(1, source.channels));
   for (const WindowClass& residue : pass.plan.classes) {
     first_block.push_back(first_block.back() + CeilDiv(output.batch * residue.size[0] * residue.size[1], tasks.rows));
     runs.push_back(JoinTaps(residue.taps, joined));
@@ -176,12 +185,20 @@ void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
     for (int64_t r = 0; r < at.count; ++r) out[r] = y + at.out[r] * out_bytes;
     if (dot) {
       DotBlock dots(isa, pass.read, pass.panels, packed);
-      dots.Begin(at.count);
+      dots.Select(0, at.count);
       AddTaps(runs[index], at, source, x, row_bytes, dots);
       dots.Multiply();
       dots.Store(0, at.count, bias, out_dtype, out);
+      return;
+    }
+    const Range part = Range::Part(panels, split, splits);
+    if (in_place) {
+      InPlaceBlock rows(isa, pass.panels, packed, part.begin, part.end);
+      rows.Begin(at.count);
+      AddTaps(runs[index], at, source, x, row_bytes, rows);
+      rows.Multiply();
+      rows.Store(0, at.count, bias, out_dtype, out);
     } else {
-      const Range part = Range::Part(panels, split, splits);
       TileBlock tile(isa, pass.read, pass.panels, packed, part.begin, part.end, kBlockRows);
       tile.Begin(at.count);
       tile.Select(at.count);

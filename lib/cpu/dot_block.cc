@@ -23,19 +23,12 @@ DotBlock::DotBlock(const Isa& isa, Source source, const Panels& panels, const fl
 
 float* DotBlock::Sums(int64_t row) { return workspace_.sums + row * kRowSums; }
 
-void DotBlock::Begin(int64_t rows) {
-  first_ = taps_ = 0;
-  selected_ = rows;
-  fresh_ = true;
-}
-
 void DotBlock::Select(int64_t first, int64_t count) {
-  // Rows that Begin selected for all are not written: each is selected again by itself.
-  if (taps_ > 0) Multiply();
+  Multiply();
+  Write(first_, selected_);
   first_ = first;
   selected_ = count;
   fresh_ = true;
-  Write(first, count);
 }
 
 void DotBlock::Write(int64_t first, int64_t count) {
@@ -43,12 +36,17 @@ void DotBlock::Write(int64_t first, int64_t count) {
   fresh_ = false;
 }
 
-void DotBlock::Add(int64_t slot, const void* const* source_rows) {
+const void* DotBlock::zeros() const { return workspace_.zeros.data(); }
+
+const void** DotBlock::NextTap(int64_t slot) {
   if (taps_ == kTaps) Multiply();
-  const void** row = &workspace_.sources[taps_ * selected_];
-  const void* zeros = workspace_.zeros.data();
-  for (int64_t r = 0; r < selected_; ++r) row[r] = source_rows[r] != nullptr ? source_rows[r] : zeros;
-  weights_[taps_++] = panels_.Address(packed_, 0, panels_.Position(slot, 0));
+  weights_[taps_] = panels_.Address(packed_, 0, panels_.Position(slot, 0));
+  return workspace_.sources + selected_ * taps_++;
+}
+
+void DotBlock::Add(int64_t slot, const void* const* source_rows) {
+  const void** row = NextTap(slot);
+  for (int64_t r = 0; r < selected_; ++r) row[r] = source_rows[r] != nullptr ? source_rows[r] : zeros();
 }
 
 void DotBlock::AddFloats(int64_t slot, int64_t row, const float* source_row) {

@@ -19,11 +19,13 @@ class DotBlock {
   // Sums in this thread's workspace: one DotBlock a thread at a time.
   DotBlock(const Isa& isa, Source source, const Panels& panels, const float* packed);
 
-  // Starts a block of at most kDotBlockRows rows whose sums are zero; all are selected.
-  void Begin(int64_t rows);
-  // The taps that follow add to rows [first, first + count). Every row of a block is selected once at most.
+  // Starts a block of at most kDotBlockRows rows: the taps that follow add to sums of zero in rows [first, first +
+  // count). Every row of a block is selected once.
   void Select(int64_t first, int64_t count);
-  // One tap of every selected row: the source row, or null for a hole.
+  // One tap of every selected row: where its row pointers are to be written; zeros() stands for a hole.
+  const void** NextTap(int64_t slot);
+  const void* zeros() const;
+  // The same with null for a hole.
   void Add(int64_t slot, const void* const* source_rows);
   // One tap of one selected row, its source row given as D floats.
   void AddFloats(int64_t slot, int64_t row, const float* source_row);

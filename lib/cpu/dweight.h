@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <type_traits>
 
 #include "cpu/dweight_call.h"
 #include "cpu/dweight_plan.h"
@@ -63,7 +65,7 @@ struct DweightScratch {
   }
 };
 
-// One task: a band and a column group of one slice of one group.
+// One task: a band and a column group of one slice of one group of the result.
 //
 // Taps has
 //   int Stackable(slot, slots): how many slots from `slot` on, of `slots`, one run of x covers, row by row; 0: take
@@ -72,17 +74,20 @@ struct DweightScratch {
 //   void Start(begin): rows will be asked for in ascending order from `begin` on
 //   void Visit(slot, begin, end, push): push(source row's first element, row - begin) for each tap of the slot there
 //   int CountedRows(begin, end, rows): rows, counted from `begin`, that count in db
-template <typename Taps>
+template <typename TapsOf>
 class DweightTask {
  public:
-  DweightTask(const DweightPlan& plan, const DweightOperands& operands, Taps taps, const DweightTile& at)
-      : plan_(plan), operands_(operands), taps_(taps), at_(at), bias_(at.first_band && operands.db != nullptr) {}
+  DweightTask(const DweightPlan& plan, const DweightCall& call, const TapsOf& taps_of, const DweightTile& at)
+      : plan_(plan), call_(call), taps_of_(taps_of), at_(at), bias_(at.first_band && call.has_bias) {}
 
   // The band's sums, [slots * channels, column_stride], then db's; valid until the thread's next task.
   const float* Sum() {
-    taps_.Start(at_.row_begin);
     const int64_t sums_size = (at_.slots * at_.channels + (bias_ ? 1 : 0)) * plan_.column_stride;
     float* const totals = scratch_.totals;
+    if (at_.row_begin == at_.row_end) {
+      std::fill_n(scratch_.sums, sums_size, 0.0f);
+      return scratch_.sums;
+    }
     for (int64_t begin = at_.row_begin;;) {
       const int64_t end = std::min(begin + kStretchRows, at_.row_end);
       SumStretch(begin, end);
@@ -99,21 +104,36 @@ class DweightTask {
 
  private:
   void SumStretch(int64_t stretch_begin, int64_t stretch_end) {
-    int64_t begin = stretch_begin;
-    do {  // once at least: no rows give zeros
-      const int64_t end = std::min(begin + plan_.block_rows, stretch_end);
-      accumulate_ = begin != stretch_begin;
-      PackPanels(begin, end);
-      if (bias_) AddBias(begin, end);
-      for (int64_t slot = at_.slot; slot < at_.slot + at_.slots;) {
-        if (taps_.Stackable(slot, 1) > 0) {
-          slot = AddStacked(slot, begin, end);
-        } else {
-          AddSlot(slot++, begin, end);
-        }
+    accumulate_ = false;
+    for (int64_t row = stretch_begin; row < stretch_end;) {
+      const int64_t member = row / plan_.rows, begin = row % plan_.rows;
+      const int64_t end = std::min({begin + plan_.block_rows, plan_.rows, begin + stretch_end - row});
+      if (member != member_) Enter(member, begin);
+      AddBlock(begin, end);
+      accumulate_ = true;
+      row += end - begin;
+    }
+  }
+
+  void Enter(int64_t member, int64_t begin) {
+    const int64_t group = call_.GroupOf(at_.result, member);
+    member_ = member;
+    operands_ = call_.Operands(group);
+    taps_.emplace(taps_of_(group));
+    taps_->Start(begin);
+  }
+
+  // Rows [begin, end) of the member.
+  void AddBlock(int64_t begin, int64_t end) {
+    PackPanels(begin, end);
+    if (bias_) AddBias(begin, end);
+    for (int64_t slot = at_.slot; slot < at_.slot + at_.slots;) {
+      if (taps_->Stackable(slot, 1) > 0) {
+        slot = AddStacked(slot, begin, end);
+      } else {
+        AddSlot(slot++, begin, end);
       }
-      begin = end;
-    } while (begin < stretch_end);
+    }
   }
 
   float* SumsOf(int64_t slot) { return scratch_.sums + (slot - at_.slot) * at_.channels * plan_.column_stride; }
@@ -121,7 +141,7 @@ class DweightTask {
   // A few rows at a time, all their columns: memory is read along rows.
   void PackPanels(int64_t begin, int64_t end) {
     constexpr int64_t kRows = 8;
-    const auto gather_g = isa_.gather_runs[int(operands_.g_dtype)];
+    const auto gather_g = isa_.gather_runs[int(call_.g_dtype)];
     RowRun runs[kRows];
     for (int64_t row = begin; row < end; row += kRows) {
       const int64_t count = std::min(kRows, end - row);
@@ -139,7 +159,7 @@ class DweightTask {
   // db is the weight gradient of a source row that is always 1.
   void AddBias(int64_t begin, int64_t end) {
     static const float one = 1;
-    const int count = taps_.CountedRows(begin, end, scratch_.counted_rows);
+    const int count = taps_->CountedRows(begin, end, scratch_.counted_rows);
     float* sums = SumsOf(at_.slot + at_.slots);
     for (int first = 0; first == 0 || first < count; first += kTapTile) {
       Multiply(&one, scratch_.ones, scratch_.counted_rows + first, std::min(kTapTile, count - first), 1, sums,
@@ -149,10 +169,10 @@ class DweightTask {
 
   void AddSlot(int64_t slot, int64_t begin, int64_t end) {
     TapTile& taps = scratch_.taps;
-    const auto gather_x = isa_.gather_runs[int(operands_.x_source)];
+    const auto gather_x = isa_.gather_runs[int(call_.x_source)];
     bool accumulate = accumulate_;
     const auto flush = [&] {
-      if (operands_.x_source == Source::kF32) {  // no conversion: rows are read where they lie
+      if (call_.x_source == Source::kF32) {  // no conversion: rows are read where they lie
         Multiply(static_cast<const float*>(X(0)), taps.runs, taps.rows, taps.count, at_.channels, SumsOf(slot),
                  accumulate);
       } else {
@@ -169,7 +189,7 @@ class DweightTask {
       taps.count = 0;
     };
     taps.count = 0;
-    taps_.Visit(slot, begin, end, [&](int64_t source, int64_t row) {
+    taps_->Visit(slot, begin, end, [&](int64_t source, int64_t row) {
       if (taps.count == kTapTile) flush();
       taps.runs[taps.count] = {source, 0, kWholeRun};
       taps.rows[taps.count++] = int32_t(row);
@@ -181,13 +201,13 @@ class DweightTask {
   // Returns the first slot that found no place.
   int64_t AddStacked(int64_t slot, int64_t begin, int64_t end) {
     const int64_t first = slot, last = at_.slot + at_.slots;
-    const auto gather_x = isa_.gather_runs[int(operands_.x_source)];
+    const auto gather_x = isa_.gather_runs[int(call_.x_source)];
     int64_t width = 0;
     while (slot < last) {
       const int64_t room = (DweightScratch::kTileColumns - width) / std::max<int64_t>(1, at_.channels);
       if (room == 0) break;
-      const int64_t slots = taps_.Stackable(slot, std::min(room, last - slot));
-      taps_.Stack(slot, slots, begin, end, scratch_.taps.runs);
+      const int64_t slots = taps_->Stackable(slot, std::min(room, last - slot));
+      taps_->Stack(slot, slots, begin, end, scratch_.taps.runs);
       gather_x(X(0), scratch_.taps.runs, end - begin, int(slots * at_.channels), scratch_.tile + width,
                DweightScratch::kTileStride);
       width += slots * at_.channels;
@@ -214,20 +234,24 @@ class DweightTask {
 
   // x from one of the band's channels on.
   const void* X(int64_t channel) const {
-    return static_cast<const char*>(operands_.x) + (at_.channel + channel) * ByteWidth(operands_.x_source);
+    return static_cast<const char*>(operands_.x) + (at_.channel + channel) * ByteWidth(call_.x_source);
   }
 
   const Isa& isa_ = ActiveIsa();
   DweightScratch& scratch_ = DweightScratch::OfThread();
   const DweightPlan& plan_;
-  const DweightOperands& operands_;
-  Taps taps_;
+  const DweightCall& call_;
+  const TapsOf& taps_of_;
   const DweightTile& at_;
   const bool bias_;
+  // The member whose rows are being summed.
+  int64_t member_ = -1;
+  DweightOperands operands_{};
+  std::optional<std::decay_t<std::invoke_result_t<TapsOf, int64_t>>> taps_;
   bool accumulate_ = false;  // onto what the stretch's earlier blocks summed
 };
 
-// All groups of a call. taps_of(group) gives a group's taps.
+// All of a call. taps_of(group) gives the taps of a group of the operands.
 template <typename TapsOf>
 void RunDweight(ffi::ThreadPool& pool, const DweightPlan& plan, const DweightCall& call, const TapsOf& taps_of) {
   const int64_t weight_size = plan.slots * plan.channels * plan.columns;
@@ -236,31 +260,28 @@ void RunDweight(ffi::ThreadPool& pool, const DweightPlan& plan, const DweightCal
 
   ParallelFor(pool, plan.tasks(), [&](int64_t task) {
     const DweightTile at = plan.Tile(task);
-    const DweightOperands operands = call.Operands(at.group);
-    const int64_t rows = at.slots * at.channels, bias_rows = at.first_band && call.has_bias ? 1 : 0;
-    const float* sums = DweightTask(plan, operands, taps_of(at.group), at).Sum();
-    void *dw = operands.dw, *db = operands.db;
-    Dtype dw_dtype = operands.dw_dtype, db_dtype = operands.db_dtype;
+    DweightResults to = call.Results(at.result);
     if (plan.slices > 1) {
-      dw = call.partials + (at.group * plan.slices + at.slice) * partial_size;
-      db = static_cast<float*>(dw) + weight_size;
-      dw_dtype = db_dtype = Dtype::kF32;
+      float* const partial = call.partials + (at.result * plan.slices + at.slice) * partial_size;
+      to = {partial, Dtype::kF32, partial + weight_size, Dtype::kF32};
     }
+    const int64_t rows = at.slots * at.channels, bias_rows = at.first_band && call.has_bias ? 1 : 0;
+    const float* sums = DweightTask(plan, call, taps_of, at).Sum();
     const int64_t first = (at.slot * plan.channels + at.channel) * plan.columns + at.column;
     for (int64_t r = 0; r < rows; ++r, sums += plan.column_stride) {
-      isa.store[int(dw_dtype)](sums, at.columns, Offset(dw, dw_dtype, first + r * plan.columns));
+      isa.store[int(to.dw_dtype)](sums, at.columns, Offset(to.dw, to.dw_dtype, first + r * plan.columns));
     }
-    if (bias_rows > 0) isa.store[int(db_dtype)](sums, at.columns, Offset(db, db_dtype, at.column));
+    if (bias_rows > 0) isa.store[int(to.db_dtype)](sums, at.columns, Offset(to.db, to.db_dtype, at.column));
   });
 
   if (plan.slices == 1) return;
   constexpr int64_t kChunk = 4096;
   const int64_t summed = call.has_bias ? partial_size : weight_size;
   const int64_t chunks = CeilDiv(summed, kChunk);
-  ParallelFor(pool, plan.groups * chunks, [&](int64_t task) {
-    const int64_t group = task / chunks, begin = task % chunks * kChunk, end = std::min(begin + kChunk, summed);
-    const DweightOperands operands = call.Operands(group);
-    const float* partial = call.partials + group * plan.slices * partial_size;
+  ParallelFor(pool, plan.results * chunks, [&](int64_t task) {
+    const int64_t result = task / chunks, begin = task % chunks * kChunk, end = std::min(begin + kChunk, summed);
+    const DweightResults to = call.Results(result);
+    const float* partial = call.partials + result * plan.slices * partial_size;
     float sums[kChunk];
     std::memcpy(sums, partial + begin, (end - begin) * sizeof(float));
     for (int64_t slice = 1; slice < plan.slices; ++slice) {
@@ -269,11 +290,11 @@ void RunDweight(ffi::ThreadPool& pool, const DweightPlan& plan, const DweightCal
     }
     const int64_t split = std::clamp(weight_size, begin, end);
     if (begin < split) {
-      isa.store[int(operands.dw_dtype)](sums, split - begin, Offset(operands.dw, operands.dw_dtype, begin));
+      isa.store[int(to.dw_dtype)](sums, split - begin, Offset(to.dw, to.dw_dtype, begin));
     }
     if (split < end) {
-      isa.store[int(operands.db_dtype)](sums + (split - begin), end - split,
-                                        Offset(operands.db, operands.db_dtype, split - weight_size));
+      isa.store[int(to.db_dtype)](sums + (split - begin), end - split,
+                                  Offset(to.db, to.db_dtype, split - weight_size));
     }
   });
 }

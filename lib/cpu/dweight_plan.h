@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cpu/dweight_call.h"
 #include "cpu/operands.h"
 
 namespace knnconv::cpu {
@@ -21,25 +22,25 @@ inline constexpr int kPanelElements = 2 * kTapTile * kColumnGroup;
 
 // One task's part of dw and of the rows.
 struct DweightTile {
-  int64_t group, slice;
+  int64_t result, slice;
   int64_t slot, slots;        // whole slots, or
   int64_t channel, channels;  // part of one slot's channels
   int64_t column, columns;
-  int64_t row_begin, row_end;
+  int64_t row_begin, row_end;  // of all members' rows, one member's behind the other's
   bool first_band;  // its task takes db
 };
 
 struct DweightPlan {
-  int64_t groups, rows, slots, channels, columns;
+  int64_t results, members, rows, slots, channels, columns;
 
   int64_t block_rows, slices, slice_blocks;
   int64_t band_slots, slot_bands, channel_bands, column_groups;
   int64_t column_stride;  // of a task's sums
 
-  // `rows` of g and `taps_per_slot` taps of each slot a group; `max_slices` sums of a group are shared by all groups.
-  static DweightPlan Make(int64_t groups, int64_t rows, int64_t slots, int64_t channels, int64_t columns,
-                          double taps_per_row_and_slot, int64_t max_slices) {
-    DweightPlan plan{groups, rows, slots, channels, columns, 0, 0, 0, 0, 0, 0, 0, 0};
+  // `rows` are a member's; the call's `max_slices` sums of one result are shared by all results.
+  static DweightPlan Make(const DweightCall& call, int64_t rows, double taps_per_row_and_slot) {
+    const int64_t slots = call.slots, channels = call.channels, columns = call.columns;
+    DweightPlan plan{call.results, call.members, rows, slots, channels, columns, 0, 0, 0, 0, 0, 0, 0, 0};
     plan.column_groups = CeilDiv(columns, kColumnGroup);
     plan.column_stride = CeilDiv(std::min(columns, kColumnGroup), 16) * 16;
     const int64_t band_rows = kBandArea / std::max<int64_t>(1, plan.column_stride);
@@ -56,10 +57,10 @@ struct DweightPlan {
       plan.block_rows *= 2;
     }
 
-    const int64_t blocks = std::max<int64_t>(1, CeilDiv(rows, plan.block_rows));
-    const int64_t bands = groups * plan.slot_bands * plan.channel_bands * plan.column_groups;
+    const int64_t all_rows = call.members * rows, blocks = std::max<int64_t>(1, CeilDiv(all_rows, plan.block_rows));
+    const int64_t bands = call.results * plan.slot_bands * plan.channel_bands * plan.column_groups;
     constexpr int64_t kEnoughTasks = 64, kMinSliceRows = 256;
-    plan.slices = std::min({max_slices / std::max<int64_t>(1, groups), rows / kMinSliceRows,
+    plan.slices = std::min({call.max_slices / std::max<int64_t>(1, call.results), all_rows / kMinSliceRows,
                             CeilDiv(kEnoughTasks, std::max<int64_t>(1, bands)), blocks});
     plan.slices = std::max<int64_t>(1, plan.slices);
     plan.slice_blocks = CeilDiv(blocks, plan.slices);
@@ -67,7 +68,7 @@ struct DweightPlan {
     return plan;
   }
 
-  int64_t tasks() const { return groups * slices * slot_bands * channel_bands * column_groups; }
+  int64_t tasks() const { return results * slices * slot_bands * channel_bands * column_groups; }
 
   DweightTile Tile(int64_t task) const {
     const auto take = [&task](int64_t size) {
@@ -78,7 +79,7 @@ struct DweightPlan {
     DweightTile tile;
     const int64_t column_group = take(column_groups), channel_band = take(channel_bands), slot_band = take(slot_bands);
     tile.slice = take(slices);
-    tile.group = task;
+    tile.result = task;
     tile.first_band = channel_band == 0 && slot_band == 0;
     const auto even = [](int64_t size, int64_t parts, int64_t part) { return size * part / parts; };
     tile.slot = slot_band * band_slots;
@@ -87,8 +88,8 @@ struct DweightPlan {
     tile.channels = even(channels, channel_bands, channel_band + 1) - tile.channel;
     tile.column = column_group * kColumnGroup;
     tile.columns = std::min<int64_t>(kColumnGroup, columns - tile.column);
-    tile.row_begin = std::min(rows, tile.slice * slice_blocks * block_rows);
-    tile.row_end = std::min(rows, tile.row_begin + slice_blocks * block_rows);
+    tile.row_begin = std::min(members * rows, tile.slice * slice_blocks * block_rows);
+    tile.row_end = std::min(members * rows, tile.row_begin + slice_blocks * block_rows);
     return tile;
   }
 };

@@ -166,8 +166,7 @@ ffi::Error RunKnnDweight(ffi::ThreadPool& pool, ffi::AnyBuffer x, ffi::AnyBuffer
   };
   const int64_t rows = call.batch * id[rank];
   const double taps_per_row_and_slot = has_slots && call.slots > 0 ? double(id[rank + 1]) / double(call.slots) : 1;
-  const auto plan = DweightPlan::Make(groups.count(), rows, call.slots, call.channels, call.columns,
-                                      taps_per_row_and_slot, call.max_slices);
+  const auto plan = DweightPlan::Make(call, rows, taps_per_row_and_slot);
   if (has_slots) {
     RunDweight(pool, plan, call, [&](int64_t group) {
       return SlotTaps(table_of(group), reinterpret_cast<const uint32_t*>(words(slot_offsets, group)),

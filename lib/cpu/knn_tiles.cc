@@ -6,6 +6,7 @@
 #include "cpu/cells.h"
 #include "cpu/dot_block.h"
 #include "cpu/hub_sums.h"
+#include "cpu/in_place_block.h"
 #include "cpu/knn_blocks.h"
 #include "cpu/tile_block.h"
 
@@ -51,9 +52,14 @@ void RunColumns(ffi::ThreadPool& pool, const KnnPass& pass, const ForwardTaps& t
     std::fill(used, used + block.nodes.size(), !pass.zero_empty_rows);
     if (dot) {
       DotBlock dots(ActiveIsa(), pass.read, pass.panels, block.packed);
-      dots.Begin(block.rows());
+      dots.Select(0, block.rows());
       AddColumns(block, indices, taps.columns, columns, dots, used);
       block.Store(dots, used);
+    } else if (InPlaceBlock::Suits(pass.read, pass.panels)) {
+      InPlaceBlock rows(ActiveIsa(), pass.panels, block.packed, block.panels.begin, block.panels.end);
+      rows.Begin(block.rows());
+      AddColumns(block, indices, taps.columns, columns, rows, used);
+      block.Store(rows, used);
     } else {
       TileBlock tile(ActiveIsa(), pass.read, pass.panels, block.packed, block.panels.begin, block.panels.end,
                      kBlockRows);
@@ -104,12 +110,12 @@ void AddDots(const Isa& isa, const KnnPass& pass, const KnnBlock& block, const C
     }
     return;
   }
-  const void* pointers[kDotBlockRows];
   for (int64_t t = 0; t < cell.count; ++t) {
-    for (int64_t b = 0; b < block.batches.size(); ++b) {
-      pointers[b] = block.Batch(b) + cell.sources[t] * block.row_bytes;
+    const void** pointers = dots.NextTap(cell.slot);
+    const char* row = block.Batch(0) + cell.sources[t] * block.row_bytes;
+    for (int64_t b = 0; b < block.batches.size(); ++b, row += block.batch_bytes) {
+      pointers[b] = row;
     }
-    dots.Add(cell.slot, pointers);
   }
 }
 
@@ -145,7 +151,6 @@ void RunDotCells(ffi::ThreadPool& pool, const KnnPass& pass, const Collect& coll
     DotBlock dots(isa, pass.read, pass.panels, block.packed);
     ForEachCellList(pass, block, collect, [&](const KnnBlock& part, CellList& cells, const char* used) {
       const int64_t batches = part.batches.size();
-      dots.Begin(part.rows());
       auto cell = cells.cells().begin();
       for (int64_t node = 0; node < part.nodes.size(); ++node) {
         dots.Select(node * batches, batches);

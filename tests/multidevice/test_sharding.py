@@ -106,6 +106,34 @@ def test_output_channels_stay_sharded(kind):
     close(y, jkc.knn_conv(NODES, WEIGHT, TABLE))
 
 
+@pytest.mark.parametrize("which", ["bias", "nodes", "batch"])
+def test_gradients_have_the_explicit_sharding_of_their_operands(which):
+    """A gradient must have its operand's type: whatever of it is sharded, even what the call itself replicates."""
+    mesh = mesh_of(AxisType.Explicit)
+    specs = {"bias": (P(), P(), P("data")), "nodes": (P(None, "data"), P(), P()), "batch": (P("data"), P(), P())}
+    x = jnp.concatenate([NODES, NODES[:, :1]], 1)
+    table = jkc.NeighborTable(RNG.integers(-1, 9, (5, 3)), num_inputs=8)
+
+    def total(x, weight, bias):
+        return (jkc.knn_conv(x, weight, table, bias) ** 2).sum()
+
+    want = jax.grad(total, (0, 1, 2))(x, WEIGHT, BIAS)
+    with jax.set_mesh(mesh):
+        args = [jax.device_put(v, NamedSharding(mesh, s)) for v, s in zip((x, WEIGHT, BIAS), specs[which], strict=True)]
+        got = jax.jit(jax.grad(total, (0, 1, 2)))(*args)
+    for value, right, arg in zip(got, want, args, strict=True):
+        assert value.sharding.is_equivalent_to(arg.sharding, value.ndim)
+        close(value / 100, right / 100, 1e-4)
+
+
+def test_vmap_over_an_explicit_axis():
+    mesh = mesh_of(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(NODES, NamedSharding(mesh, P("data")))
+        y = jax.jit(jax.vmap(lambda x: jkc.knn_conv(x, WEIGHT, TABLE)))(x)
+    close(y, jkc.knn_conv(NODES, WEIGHT, TABLE))
+
+
 def test_two_mesh_axes():
     """Batch over one axis, output channels over the other."""
     mesh = mesh_of(AxisType.Auto, (4, 2), ("data", "model"))
@@ -165,6 +193,28 @@ def test_vmapped_axis_sharded():
     run = jax.jit(jax.vmap(lambda w: jkc.knn_conv(NODES, w, TABLE)))
     assert collectives(run.lower(sharded).compile().as_text())["all-gather"] == 0
     close(run(sharded), jax.vmap(lambda w: jkc.knn_conv(NODES, w, TABLE))(weights))
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+def test_tables_of_samples_sharded(per_example):
+    """One table a sample, samples over the devices: gradients of each, or their sum over samples and devices."""
+    tables = [jkc.NeighborTable(RNG.integers(-1, 8, (5, 3)), num_inputs=7) for _ in NODES]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
+    each = [jax.grad(knn_loss)((WEIGHT, BIAS), x[None], t) for x, t in zip(NODES, tables, strict=True)]
+    want = jax.tree.map(lambda *leaves: jnp.stack(leaves) if per_example else sum(leaves), *each)
+
+    def gradient(x, table):
+        def loss(params, x, table):
+            return knn_loss(params, x[None], table)
+
+        if per_example:
+            return jax.vmap(jax.grad(loss), (None, 0, 0))((WEIGHT, BIAS), x, table)
+        return jax.grad(lambda params: jax.vmap(loss, (None, 0, 0))(params, x, table).sum())((WEIGHT, BIAS))
+
+    x, table = jax.device_put((NODES, stacked), NamedSharding(mesh_of(AxisType.Auto), P("data")))
+    text = jax.jit(gradient).lower(x, table).compile().as_text()
+    assert collectives(text)["all-gather"] == 0
+    close(jax.jit(gradient)(x, table), want)
 
 
 def test_independent_calls_at_once():

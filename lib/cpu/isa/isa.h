@@ -43,6 +43,16 @@ struct Isa {
                        int64_t c_offset, bool accumulate);
   int tile_rows;
 
+  // c[r * ldc + n] (+)= sum over taps t, k < depth:  sources[t * source_stride + r][k] * weights[t][k * columns + n]
+  // rows in [1, tile_rows]; columns 16 or 32; the same sums as tile_product's, of rows of float that need no gathering.
+  void (*in_place_product)(const void* const* sources, int64_t source_stride, const float* const* weights,
+                           int64_t taps, int rows, int64_t depth, int columns, float* c, int64_t ldc,
+                           bool accumulate);
+  // The same on pairs of bfloat16, as pair_product; null with it.
+  void (*in_place_pair_product)(const void* const* sources, int64_t source_stride, const float* const* weights,
+                                int64_t taps, int rows, int64_t depth, int columns, float* c, int64_t ldc,
+                                bool accumulate);
+
   // sums[r, n, l] (+)= sum over taps t, k = l mod lanes:  float(sources[t * source_stride + r][k]) * weights[t][n, k]
   // For few columns, by Source. rows >= 1; columns in [1, kDotColumns]; k < depth; weights are [columns, depth rounded
   // up to kDotLanes]; sums are [rows, kDotColumns, kDotLanes]; one chain of taps and k ascending a lane.

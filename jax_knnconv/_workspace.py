@@ -1,0 +1,72 @@
+"""Memory that handlers need beside their results: results themselves, so that XLA sees, places and reuses it.
+
+How much is a rule on static shapes and the platform. docs/handlers.md says what each handler does with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_knnconv._primitive import ABSENT, group_sizes
+
+_PANEL = 64  # packed weights are padded to this many columns
+_HUB = 256  # on a GPU, taps of one source beyond which its sum is split (docs/handlers.md)
+_PARTIAL_ELEMENTS = 1 << 21  # of all slices of dweight's partial sums together (8 MiB), unless one alone is larger
+_MOST_SLICES = 64
+_GPU_PARTIAL_ELEMENTS = 1 << 23  # the same on a GPU (32 MiB), whose many thread blocks each sum a slice
+_MOST_GPU_SLICES = 1024
+
+
+def _struct(shape: Sequence[Any], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(shape), dtype)
+
+
+def packed_weights(w: Any, *, reduced: int, columns: int, rank: int, platform: str) -> jax.ShapeDtypeStruct:
+    """Room for weights as float32 panels: one matrix [reduced, columns padded] a slot and group. GPUs need none."""
+    if platform != "cpu":
+        return _struct(ABSENT, jnp.float32)
+    slots = 1
+    for size in (*w.shape[:rank], *w.shape[rank:-2]):
+        slots = slots * size
+    return _struct((slots * reduced * (-(-columns // _PANEL) * _PANEL),), jnp.float32)
+
+
+def hub_sums(g: Any, w: Any, source_rows: Any, *, batch: Any, rank: int) -> jax.ShapeDtypeStruct:
+    """Room for a GPU's partial sums of dx over sources with many taps: two rows [batch, C] for every `_HUB` taps."""
+    taps = source_rows.shape[-1]
+    if isinstance(taps, int) and taps <= _HUB:
+        return _struct(ABSENT, jnp.float32)
+    groups = 1
+    for size in group_sizes(rank, (g, w, source_rows)):
+        groups = groups * size
+    return _struct((groups * 2 * (-(-taps // _HUB)) * batch * w.shape[-2],), jnp.float32)
+
+
+def dinput_workspace(g: Any, w: Any, *source_order: Any, rank: int, platform: str, fixed: int) -> jax.ShapeDtypeStruct:
+    """What a dinput handler needs; `fixed` dimensions of g follow its batch dimensions."""
+    if platform == "cpu" or not source_order:
+        return packed_weights(w, reduced=w.shape[-1], columns=w.shape[-2], rank=rank, platform=platform)
+    batch = 1
+    for size in g.shape[rank : g.ndim - fixed]:
+        batch = batch * size
+    return hub_sums(g, w, source_order[1], batch=batch, rank=rank)
+
+
+def partial_sums(weight_size: int, columns: int, groups: Sequence[Any], *, platform: str) -> jax.ShapeDtypeStruct:
+    """Room for dweight's slices. Their number follows from static shapes, so that no result depends on the machine.
+
+    A GPU sums each of the result's groups on its own, in a slice at least. One more holds what tiles sum of the bias.
+    """
+    one = weight_size + columns
+    if platform == "cpu":
+        return _struct((max(1, min(_MOST_SLICES, _PARTIAL_ELEMENTS // max(one, 1))), one), jnp.float32)
+    count: Any = 1
+    for size in groups:
+        count = count * size
+    each = one * count if isinstance(count, int) else _GPU_PARTIAL_ELEMENTS
+    slices = 1 + max(1, min(_MOST_GPU_SLICES, _GPU_PARTIAL_ELEMENTS // max(each, 1)))
+    return _struct((count * slices, one), jnp.float32)

@@ -1,0 +1,259 @@
+#include "gpu/hub_sums.h"
+
+#include <algorithm>
+
+#include "gpu/tap_layers.h"
+
+namespace knnconv::gpu {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kBatchParts = 8;  // shares of a unit at most; each takes every so manyth batch entry
+
+struct Hubs {
+  TapGemm gemm;
+  int64_t units;  // of each group
+  float* partials;
+};
+
+// A hub's part of a unit.
+struct Segment {
+  int64_t node, hub_begin, hub_end;  // the whole list
+  int64_t begin, end;                // within the unit
+  bool exists;
+};
+
+// The last node whose list begins at or before `tap`, which lies in it.
+KNNCONV_DEVICE int64_t NodeOf(const int32_t* offsets, int64_t nodes, int64_t tap) {
+  int64_t low = 0, high = nodes - 1;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (SourceOffset(offsets, middle) <= tap) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// Row `row` (0 or 1) of unit `unit`.
+KNNCONV_DEVICE Segment FindSegment(const int32_t* offsets, int64_t nodes, int64_t unit, int row) {
+  Segment segment{};
+  const int64_t taps = SourceOffset(offsets, nodes), begin = unit * kHubTaps;
+  const int64_t end = min(begin + kHubTaps, taps);
+  if (begin >= end) return segment;
+  segment.node = NodeOf(offsets, nodes, row == 0 ? begin : end - 1);
+  segment.hub_begin = SourceOffset(offsets, segment.node);
+  segment.hub_end = SourceOffset(offsets, segment.node + 1);
+  segment.begin = max(begin, segment.hub_begin);
+  segment.end = min(end, segment.hub_end);
+  segment.exists = segment.hub_end - segment.hub_begin > kHubTaps && (row == 0 || segment.hub_begin > begin);
+  return segment;
+}
+
+KNNCONV_DEVICE int64_t PartialRow(const Hubs& hubs, int64_t group, int64_t unit, int row, int64_t b) {
+  return (((group * hubs.units + unit) * 2 + row) * hubs.gemm.batch + b) * hubs.gemm.columns;
+}
+
+KNNCONV_DEVICE int PowerOfTwo(int64_t least) {
+  int power = 1;
+  while (power < least && power < kThreads) power *= 2;
+  return power;
+}
+
+// Adds `value` over the threads of each column of [kThreads / width, width]; a column's first thread has the sum.
+KNNCONV_DEVICE float AddColumns(float value, int width, float* scratch) {
+  scratch[threadIdx.x] = value;
+  for (int rows = kThreads / width / 2; rows > 0; rows /= 2) {
+    __syncthreads();
+    if (threadIdx.x < rows * width) scratch[threadIdx.x] += scratch[threadIdx.x + rows * width];
+  }
+  __syncthreads();
+  const float sum = scratch[threadIdx.x % width];
+  __syncthreads();
+  return sum;
+}
+
+// Calls work(item) for the items of [0, count) that `test` picks, with all threads in step. Blocks take every so manyth item,
+// so that the units of one hub spread over all of them; the threads of a block test different items at a time, since most
+// items of most tables are none and each test is a search.
+template <typename Test, typename Work>
+KNNCONV_DEVICE void ForEachPicked(int64_t count, const Test& test, const Work& work) {
+  __shared__ uint32_t picked[kThreads / kWarpSize];
+  const int64_t stride = gridDim.x;
+  for (int64_t first = blockIdx.x; first < count; first += stride * kThreads) {
+    const int64_t mine = first + threadIdx.x * stride;
+    const uint32_t votes = GroupBallot(mine < count && test(mine), kWarpSize);
+    if (threadIdx.x % kWarpSize == 0) picked[threadIdx.x / kWarpSize] = votes;
+    __syncthreads();
+    for (int warp = 0; warp < kThreads / kWarpSize; ++warp) {
+      for (uint32_t left = picked[warp]; left != 0; left &= left - 1) {
+        work(first + (warp * kWarpSize + __ffs(static_cast<int>(left)) - 1) * stride);
+      }
+    }
+    __syncthreads();
+  }
+}
+
+KNNCONV_DEVICE const int32_t* OffsetsOf(const TapGemm& gemm, uint32_t group) {
+  return gemm.table.offsets + gemm.table.offset_groups.Offset(gemm.groups, group);
+}
+
+// One past the last of the taps from `begin` that have its slot; slots ascend.
+KNNCONV_DEVICE int CellEnd(const int32_t* slot, int begin, int taps) {
+  int low = begin + 1, high = taps;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (slot[middle] == slot[begin]) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// A hub's part of a unit, for the batch entries b = part, part + parts, ...
+struct SegmentItem {
+  uint32_t group;
+  int64_t unit, part;
+  int row;
+};
+
+KNNCONV_DEVICE SegmentItem SegmentOf(const Hubs& hubs, int64_t parts, int64_t item) {
+  SegmentItem segment;
+  segment.part = item % parts;
+  segment.row = static_cast<int>(item / parts % 2);
+  segment.unit = item / parts / 2 % hubs.units;
+  segment.group = static_cast<uint32_t>(item / parts / 2 / hubs.units);
+  return segment;
+}
+
+// partial[b, :] = sum over the segment's cells (taps of one slot) of (sum of their source rows) @ weight[slot]^T, in fp32.
+KNNCONV_DEVICE void SumSegment(const Hubs& hubs, int64_t parts, const SegmentItem& item) {
+  static_assert(kHubTaps <= kThreads, "a thread holds one tap of the segment");
+  __shared__ float scratch[kThreads], sums[kThreads], result[kThreads];
+  __shared__ int32_t source[kHubTaps], slot[kHubTaps];
+  const TapGemm& gemm = hubs.gemm;
+  const int32_t* sources = gemm.table.sources + gemm.table.source_groups.Offset(gemm.groups, item.group);
+  const int32_t* slots = gemm.table.slots + gemm.table.slot_groups.Offset(gemm.groups, item.group);
+  const Segment segment = FindSegment(OffsetsOf(gemm, item.group), gemm.nodes, item.unit, item.row);
+  const int taps = static_cast<int>(segment.end - segment.begin), t = threadIdx.x;
+  if (t < taps) {
+    source[t] = sources[segment.begin + t];
+    slot[t] = slots[segment.begin + t];
+  }
+  __syncthreads();
+
+  const int64_t source_base = gemm.source_groups.Offset(gemm.groups, item.group);
+  const int64_t weight_base = gemm.weight_groups.Offset(gemm.groups, item.group);
+  const int width = PowerOfTwo(gemm.depth), lane = t % width, lanes = kThreads / width;
+  const int warp = t / kWarpSize, warp_lane = t % kWarpSize;
+  for (int64_t b = item.part; b < gemm.batch; b += parts) {
+    const int64_t base = source_base + b * gemm.source_rows * gemm.depth;
+    for (int first = 0; first < gemm.columns; first += kThreads) {
+      const int columns = min(kThreads, gemm.columns - first);
+      result[t] = 0.0f;
+      for (int begin = 0, end; begin < taps; begin = end) {
+        end = CellEnd(slot, begin, taps);
+        for (int d = 0; d < gemm.depth; d += width) {
+          float sum = 0.0f;
+          if (d + lane < gemm.depth) {
+#pragma unroll 4
+            for (int i = begin + t / width; i < end; i += lanes) {
+              sum += LoadElement(gemm.source, gemm.source_type, base + int64_t{source[i]} * gemm.depth + d + lane);
+            }
+          }
+          sum = AddColumns(sum, width, scratch);
+          if (t < width) sums[t] = sum;
+          __syncthreads();
+          const int count = min(width, gemm.depth - d);
+          for (int p = warp; p < columns; p += kThreads / kWarpSize) {
+            const int64_t line = weight_base + (int64_t{slot[begin]} * gemm.columns + first + p) * gemm.depth + d;
+            float product = 0.0f;
+            for (int i = warp_lane; i < count; i += kWarpSize) {
+              product += sums[i] * LoadElement(gemm.weight, gemm.compute_type, line + i);
+            }
+            for (int step = kWarpSize / 2; step > 0; step /= 2) product += __shfl_xor_sync(kAllLanes, product, step);
+            if (warp_lane == 0) result[p] += product;
+          }
+          __syncthreads();
+        }
+      }
+      __syncthreads();
+      if (t < columns) hubs.partials[PartialRow(hubs, item.group, item.unit, item.row, b) + first + t] = result[t];
+      __syncthreads();
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER Hubs hubs, int64_t parts) {
+  const TapGemm& gemm = hubs.gemm;
+  ForEachPicked(
+      gemm.groups.count() * hubs.units * 2 * parts,
+      [&](int64_t i) {
+        const SegmentItem item = SegmentOf(hubs, parts, i);
+        return FindSegment(OffsetsOf(gemm, item.group), gemm.nodes, item.unit, item.row).exists;
+      },
+      [&](int64_t i) { SumSegment(hubs, parts, SegmentOf(hubs, parts, i)); });
+}
+
+// The row of the unit that holds the first part of a hub, or -1.
+KNNCONV_DEVICE int FirstRow(const int32_t* offsets, int64_t nodes, int64_t unit) {
+  const Segment whole = FindSegment(offsets, nodes, unit, 0);
+  if (whole.exists && whole.hub_begin == unit * kHubTaps) return 0;
+  return FindSegment(offsets, nodes, unit, 1).exists ? 1 : -1;
+}
+
+// out[b, hub, :] = sum of the partial rows of the hub whose list begins in `unit`.
+KNNCONV_DEVICE void AddPartials(const Hubs& hubs, uint32_t group, int64_t unit) {
+  __shared__ float scratch[kThreads];
+  const TapGemm& gemm = hubs.gemm;
+  const int32_t* offsets = OffsetsOf(gemm, group);
+  const int row = FirstRow(offsets, gemm.nodes, unit);
+  const Segment segment = FindSegment(offsets, gemm.nodes, unit, row);
+  const int64_t last = (segment.hub_end - 1) / kHubTaps, all = gemm.batch * gemm.columns;
+  const int width = PowerOfTwo(all), lane = threadIdx.x % width, lanes = kThreads / width;
+  for (int64_t first = 0; first < all; first += width) {
+    const int64_t at = first + lane, b = at / gemm.columns, p = at % gemm.columns;
+    float sum = 0.0f;
+    if (at < all) {
+      for (int64_t u = unit + threadIdx.x / width; u <= last; u += lanes) {
+        sum += hubs.partials[PartialRow(hubs, group, u, u == unit ? row : 0, b) + p];
+      }
+    }
+    sum = AddColumns(sum, width, scratch);
+    if (threadIdx.x < width && at < all) {
+      const int64_t out = ((group * gemm.batch + b) * gemm.nodes + segment.node) * gemm.columns + p;
+      StoreElement(gemm.out, gemm.out_type, out, sum);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) HubTotals(const KNNCONV_PARAMETER Hubs hubs) {
+  const TapGemm& gemm = hubs.gemm;
+  auto group = [&](int64_t item) { return static_cast<uint32_t>(item / hubs.units); };
+  ForEachPicked(
+      gemm.groups.count() * hubs.units,
+      [&](int64_t item) {
+        return FirstRow(OffsetsOf(gemm, group(item)), gemm.nodes, item % hubs.units) >= 0;
+      },
+      [&](int64_t item) { AddPartials(hubs, group(item), item % hubs.units); });
+}
+
+}  // namespace
+
+Status RunHubSums(const LaunchSite& site, const TapGemm& gemm, int64_t taps, float* partials) {
+  int multiprocessors = 0;
+  KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(&multiprocessors, gpuDeviceAttributeMultiprocessorCount, site.device));
+  const bool empty = HubPartials(gemm, taps) == 0;
+  const Hubs hubs{gemm, empty ? 0 : (taps + kHubTaps - 1) / kHubTaps, partials};
+  const int64_t units = gemm.groups.count() * hubs.units, parts = std::min<int64_t>(gemm.batch, kBatchParts);
+  const int64_t resident = int64_t{multiprocessors} * (2048 / kThreads);  // the sums do not depend on it
+  KNNCONV_GPU_RETURN_IF_ERROR(
+      (Launch<HubSegments, 0>(site, std::min(units * 2 * parts, resident), kThreads, hubs, parts)));
+  return Launch<HubTotals, 0>(site, std::min(units, resident), kThreads, hubs);
+}
+
+}  // namespace knnconv::gpu

@@ -1,0 +1,50 @@
+// Launching a kernel: on which stream and device, and the two stages of an XLA call.
+//
+// A kernel's code is loaded and its shared memory limit is set in the Initialize stage, since neither may happen while a
+// stream is captured into a graph. Execute then only launches; it allocates and queries nothing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "gpu/status.h"
+#include "gpu/vendor.h"
+
+namespace knnconv::gpu {
+
+struct LaunchSite {
+  gpuStream_t stream;
+  int device;       // ordinal
+  bool prepare;     // Initialize: make kernels ready, launch nothing
+};
+
+namespace internal {
+
+template <typename... Params>
+Status LaunchKernel(void (*kernel)(Params...), gpuStream_t stream, int64_t blocks, int threads, int shared_bytes,
+                    Params... params) {
+  void* arguments[] = {static_cast<void*>(&params)...};
+  KNNCONV_GPU_CHECK(gpuLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)),
+                                    dim3(threads), arguments, shared_bytes, stream));
+  return {};
+}
+
+}  // namespace internal
+
+// Launches kKernel<<<blocks, threads, kSharedBytes>>>(params...), or makes it ready where `site` says so. No blocks: no
+// launch. A kernel always runs with the same kSharedBytes.
+template <auto kKernel, int kSharedBytes, typename... Params>
+Status Launch(const LaunchSite& site, int64_t blocks, int threads, Params... params) {
+  static std::atomic<uint64_t> ready{0};  // a bit for each device
+  const uint64_t bit = site.device < 64 ? uint64_t{1} << site.device : 0;
+  if ((ready.load(std::memory_order_acquire) & bit) == 0) {
+    KNNCONV_GPU_CHECK(gpuFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
+                                          gpuFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+    ready.fetch_or(bit, std::memory_order_release);
+  }
+  if (site.prepare || blocks == 0) return {};
+  if (blocks > INT32_MAX) return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "blocks <= INT32_MAX"};
+  return internal::LaunchKernel(kKernel, site.stream, blocks, threads, kSharedBytes, params...);
+}
+
+}  // namespace knnconv::gpu

@@ -1,0 +1,103 @@
+// Chooses a TapGemm's tile by shape and launches it.
+#include "gpu/tap_gemm.h"
+
+#include <algorithm>
+
+#include "gpu/tap_gemm_launch.h"
+
+namespace knnconv::gpu {
+namespace {
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t PixelClasses(const TapGemm& gemm) {
+  if (gemm.kind != Taps::kWindow || !gemm.transposed) return 1;
+  const WindowTaps& w = gemm.window;
+  return int64_t{std::min(w.stride[0], w.out_size[0])} * std::min(w.stride[1], w.out_size[1]);
+}
+
+// Row tiles of one class of pixels, or of a group's table; OpenTile takes them apart.
+int64_t RowTiles(const TapGemm& gemm, int rows) {
+  switch (gemm.kind) {
+    case Taps::kColumns:
+      return CeilDiv(gemm.batch * gemm.nodes, rows);
+    case Taps::kWindow: {
+      const WindowTaps& w = gemm.window;
+      const int spacing_h = w.transposed ? w.stride[0] : 1, spacing_w = w.transposed ? w.stride[1] : 1;
+      return CeilDiv(gemm.batch * CeilDiv(w.out_size[0], spacing_h) * CeilDiv(w.out_size[1], spacing_w), rows);
+    }
+    default:
+      return gemm.batch >= rows ? gemm.nodes * CeilDiv(gemm.batch, rows)
+                                : CeilDiv(gemm.nodes, rows / std::max<int64_t>(gemm.batch, 1));
+  }
+}
+
+int TileColumns(int columns) {
+  if (columns <= 32) return 32;
+  if (columns <= 64) return 64;
+  // A tile of 128 columns gathers the source half as often, which is not worth a fifth of the products.
+  const int64_t narrow = CeilDiv(columns, 64) * 64, wide = CeilDiv(columns, 128) * 128;
+  return narrow * 5 <= wide * 4 ? 64 : 128;
+}
+
+int TileRows(const TapGemm& gemm, int columns, int multiprocessors) {
+  const int64_t all = gemm.batch * gemm.nodes;
+  if (all <= 16) return 16;
+  const bool lists = gemm.kind == Taps::kRows || gemm.kind == Taps::kSources;
+  // A tile of lists holds whole nodes: fewer rows where the batch does not fill it.
+  if (lists && gemm.batch > 16 && gemm.batch <= 64) return 64;
+  const int64_t column_tiles = CeilDiv(gemm.columns, columns);
+  const int64_t blocks = gemm.groups.count() * PixelClasses(gemm) * RowTiles(gemm, 128) * column_tiles;
+  return blocks < multiprocessors ? 64 : 128;
+}
+
+Staging ChooseStaging(const TapGemm& gemm, bool vector) {
+  if (!vector || gemm.source_type != gemm.compute_type) return Staging::kAny;
+  // In a tile of many nodes some node has several taps of nearly every slot, and slot by slot as many layers as the most
+  // there are: on 100,000 points with K = 27, 5 times the products (0.74 ms) where cells need twice as many.
+  constexpr int kCellsBatch = 8;
+  const bool cells = gemm.kind == Taps::kSources && gemm.compute_type == Element::kBF16 && gemm.batch <= kCellsBatch;
+  return cells ? Staging::kCells : Staging::kAsync;
+}
+
+}  // namespace
+
+Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice& wanted) {
+  int multiprocessors = 0, shared_limit = 0;
+  KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(&multiprocessors, gpuDeviceAttributeMultiprocessorCount, site.device));
+  KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(&shared_limit, gpuDeviceAttributeMaxSharedMemoryPerBlockOptin, site.device));
+
+  TapLaunch launch{};
+  auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+  const bool vector = wanted.vector != 0;
+  const int weight_line = gemm.transposed ? gemm.depth : gemm.columns;
+  launch.vector_a = vector && gemm.depth % 8 == 0 && aligned(gemm.source);
+  launch.vector_b = vector && weight_line % 8 == 0 && aligned(gemm.weight);
+  launch.staging = ChooseStaging(gemm, launch.vector_a && launch.vector_b);
+
+  launch.columns = wanted.columns > 0 ? wanted.columns : TileColumns(gemm.columns);
+  launch.rows = wanted.rows > 0 ? wanted.rows : TileRows(gemm, launch.columns, multiprocessors);
+  constexpr int kSharedOfTallTiles = 96 << 10;  // tiles of 128 rows need more than sm_75 has
+  if (shared_limit < kSharedOfTallTiles) launch.rows = std::min(launch.rows, 64);
+  if (launch.staging != Staging::kAsync) launch.rows = kRegisterStagedRows;
+
+  TapGrid grid{};
+  grid.depth = Divisor(static_cast<uint32_t>(gemm.depth));
+  grid.whole_steps = gemm.depth % kDepth == 0;
+  const int64_t row_tiles = RowTiles(gemm, launch.rows), column_tiles = CeilDiv(gemm.columns, launch.columns);
+  const int64_t classes = PixelClasses(gemm);
+  grid.row_tiles = static_cast<uint32_t>(row_tiles);
+  grid.column_tiles = static_cast<uint32_t>(column_tiles);
+  grid.classes = static_cast<uint32_t>(classes);
+  const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.columns == 0;
+  launch.blocks = empty ? 0 : gemm.groups.count() * classes * row_tiles * column_tiles;
+
+  if (gemm.compute_type == Element::kF16) {
+    return gemm.transposed ? LaunchTapGemm<Half, true>(site, gemm, grid, launch)
+                           : LaunchTapGemm<Half, false>(site, gemm, grid, launch);
+  }
+  return gemm.transposed ? LaunchTapGemm<BFloat, true>(site, gemm, grid, launch)
+                         : LaunchTapGemm<BFloat, false>(site, gemm, grid, launch);
+}
+
+}  // namespace knnconv::gpu

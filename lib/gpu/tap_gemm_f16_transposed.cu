@@ -1,0 +1,5 @@
+#include "gpu/tap_gemm_instances.h"
+
+namespace knnconv::gpu {
+template Status LaunchTapGemm<Half, true>(const LaunchSite&, const TapGemm&, const TapGrid&, const TapLaunch&);
+}  // namespace knnconv::gpu

@@ -1,0 +1,298 @@
+// Rounds of layers: fills the table of a tile with up to kLayers layers at a time, by where its taps come from.
+//
+// Every function here is called by all threads of the block and ends with them in step.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+
+#include "gpu/lanes.h"
+#include "gpu/tap_tile.h"
+
+namespace knnconv::gpu {
+
+// How far the tile's layers have been handed out.
+struct TapProgress {
+  int next = 0;               // column or tap of the window; where slots come from a table, the first slot not laid out
+  int layer = 0, layers = 0;  // of the slots that are laid out
+};
+
+inline constexpr int kNoLayers = -1;
+
+KNNCONV_DEVICE bool IsRow(int32_t index, int64_t rows) {
+  return static_cast<uint64_t>(static_cast<int64_t>(index)) < static_cast<uint64_t>(rows);
+}
+
+template <int kRows>
+KNNCONV_DEVICE void MarkLive(TapTable<kRows>& table, int node) {
+  atomicOr(&table.node_live[node / 32], 1u << node % 32);
+}
+
+template <int kRows>
+KNNCONV_DEVICE bool IsLive(const TapTable<kRows>& table, int node) {
+  return (table.node_live[node / 32] >> node % 32 & 1) != 0;
+}
+
+// Lanes that a list of `count` entries keeps busy: a power of two, kLayers at most.
+KNNCONV_DEVICE int LanesFor(int count) {
+  int width = kLayers;
+  while (width / 2 >= count && width > 1) width /= 2;
+  return width;
+}
+
+// Keeps the layers that have a tap, in order. `slot(l)` is the slot of layer l of the round.
+template <int kRows, typename Slot>
+KNNCONV_DEVICE int KeepLiveLayers(const TapGemm& gemm, TapTable<kRows>& table, const Slot& slot) {
+  const int l = threadIdx.x;
+  const uint32_t live = table.live;
+  if (l < kLayers && (live >> l & 1) != 0) {
+    const int position = __popc(live & ((1u << l) - 1));
+    table.layer[position] = l;
+    table.weight[position] = int64_t{gemm.depth} * gemm.columns * slot(l);
+  }
+  __syncthreads();
+  return __popc(live);
+}
+
+// A table without slots: layer l is column next + l.
+template <int kRows>
+KNNCONV_DEVICE int NextColumns(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                               TapProgress& progress) {
+  const int columns = gemm.table.columns, first = progress.next;
+  if (first >= columns) return kNoLayers;
+  if (threadIdx.x == 0) table.live = 0;
+  __syncthreads();
+  // Neighbouring threads read one node's columns.
+  const int width = LanesFor(columns - first), l = threadIdx.x % width, column = first + l;
+  bool any = false;
+  for (int j = threadIdx.x / width; AnyLane(j < tile.nodes); j += kTapThreads / width) {
+    const bool in_table = j < tile.nodes && column < columns;
+    const int32_t index = in_table ? tile.tap_sources[(tile.first_node + j) * columns + column] : kHole;
+    const bool valid = IsRow(index, gemm.source_rows);
+    if (in_table) table.source[l][j] = valid ? index : kHole;
+    any |= valid;
+    if (gemm.zero_empty_rows && GroupBallot(valid, width) != 0 && l == 0) MarkLive(table, j);
+  }
+  if (any) atomicOr(&table.live, 1u << l);
+  __syncthreads();
+  const int active = KeepLiveLayers(gemm, table, [&](int layer) { return first + layer; });
+  progress.next = first + kLayers;
+  return active;
+}
+
+// Taps of a class of pixels along one dimension: f = first + i * step for i < count.
+struct WindowLine {
+  int first, step, count;
+};
+
+KNNCONV_DEVICE WindowLine LineOf(const WindowTaps& window, int dimension, int residue) {
+  if (!window.transposed) return {0, 1, window.kernel[dimension]};
+  // f reaches a whole source pixel when residue + padding - f * dilation is a multiple of the stride; such f repeat after
+  // `stride` steps at most.
+  const int stride = window.stride[dimension], origin = residue + window.padding[dimension];
+  WindowLine line{0, 0, 0};
+  for (int f = 0; f < 2 * stride && line.step == 0; ++f) {
+    if ((origin - f * window.dilation[dimension]) % stride != 0) continue;
+    if (line.count == 0) {
+      line.first = f;
+      line.count = 1;
+    } else {
+      line.step = f - line.first;
+    }
+  }
+  const int beyond = window.kernel[dimension] - line.first;
+  line.count = line.count == 0 || beyond <= 0 ? 0 : (beyond + line.step - 1) / line.step;
+  return line;
+}
+
+KNNCONV_DEVICE int OffsetOf(const WindowTaps& window, int dimension, int residue, int f) {
+  const int reach = f * window.dilation[dimension], padding = window.padding[dimension];
+  return window.transposed ? (residue + padding - reach) / window.stride[dimension] : reach - padding;
+}
+
+// Pixels: layer l is tap next + l of the class, row by row of the kernel.
+template <int kRows>
+KNNCONV_DEVICE int NextWindow(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                               TapProgress& progress) {
+  const WindowTaps& window = gemm.window;
+  const WindowLine vertical = LineOf(window, 0, tile.residue[0]), horizontal = LineOf(window, 1, tile.residue[1]);
+  const int taps = vertical.count * horizontal.count, first = progress.next;
+  if (first >= taps) return kNoLayers;
+  if (threadIdx.x == 0) table.live = 0;
+  __syncthreads();
+  auto kernel_row = [&](int tap) { return vertical.first + tap / horizontal.count * vertical.step; };
+  auto kernel_column = [&](int tap) { return horizontal.first + tap % horizontal.count * horizontal.step; };
+  const int width = LanesFor(taps - first), l = threadIdx.x % width, tap = first + l;
+  const int dh = OffsetOf(window, 0, tile.residue[0], kernel_row(tap)), step_h = StepOf(window, 0);
+  const int dw = OffsetOf(window, 1, tile.residue[1], kernel_column(tap)), step_w = StepOf(window, 1);
+  bool any = false;
+  for (int j = threadIdx.x / width; j < tile.nodes && tap < taps; j += kTapThreads / width) {
+    const int h = table.pixel.i[j] * step_h + dh, w = table.pixel.j[j] * step_w + dw;
+    const bool valid = static_cast<unsigned>(h) < static_cast<unsigned>(window.source_size[0]) &&
+                       static_cast<unsigned>(w) < static_cast<unsigned>(window.source_size[1]);
+    table.source[l][j] = valid ? h * window.source_size[1] + w : kHole;
+    any |= valid;
+  }
+  if (any) atomicOr(&table.live, 1u << l);
+  __syncthreads();
+  const int active = KeepLiveLayers(gemm, table, [&](int layer) {
+    return kernel_row(first + layer) * window.kernel[1] + kernel_column(first + layer);
+  });
+  progress.next = first + kLayers;
+  return active;
+}
+
+// A 64-bit offset stored as two int32 words, low word first.
+KNNCONV_DEVICE int64_t SourceOffset(const int32_t* offsets, int64_t node) {
+  const uint64_t low = static_cast<uint32_t>(offsets[2 * node]), high = static_cast<uint32_t>(offsets[2 * node + 1]);
+  return static_cast<int64_t>(high << 32 | low);
+}
+
+// Where a node's taps stand. One with more than kHubTaps in the source order shows none.
+struct TapList {
+  int64_t begin;
+  int count;
+  bool hub;
+};
+
+KNNCONV_DEVICE TapList ListOf(const TapGemm& gemm, const TapTile& tile, int j) {
+  const int64_t node = tile.first_node + j;
+  if (gemm.kind == Taps::kRows) return {node * gemm.table.columns, gemm.table.columns, false};
+  const int64_t begin = SourceOffset(tile.tap_offsets, node), count = SourceOffset(tile.tap_offsets, node + 1) - begin;
+  const bool hub = count > kHubTaps;
+  return {begin, hub ? 0 : static_cast<int>(count), hub};
+}
+
+// Starts the lists of the tile's nodes; hubs' rows are left to others.
+template <int kRows>
+KNNCONV_DEVICE void OpenLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table) {
+  const int t = threadIdx.x;
+  if (t < tile.nodes) {
+    table.list.cursor[t] = 0;
+    table.list.slot[t] = INT_MIN;
+    table.list.rank[t] = -1;
+  }
+  if (t < tile.rows && ListOf(gemm, tile, table.row[t].node).hub) table.row[t].node = kRows;
+  __syncthreads();
+}
+
+// Walks the nodes' lists from their cursors while slots are below `slot_end`, several threads a node. A tap's rank is its
+// place among the taps of its node and slot. `visit(node, slot, source, rank)` sees taps that are no holes and tells
+// whether it takes them; a node's walk ends at the first that is not taken. kMove: cursors go to the walk's end.
+template <bool kMove, int kRows, typename Visit>
+KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table, int slot_begin,
+                              int slot_end, const Visit& visit) {
+  int width = kLayers;
+  while (width * tile.nodes > kTapThreads) width /= 2;
+  const int j = threadIdx.x / width, lane = threadIdx.x % width;
+  bool more = j < tile.nodes, live = false;
+  const TapList list = more ? ListOf(gemm, tile, j) : TapList{};
+  int cursor = more ? table.list.cursor[j] : 0;
+  int last_slot = more ? table.list.slot[j] : 0, last_rank = more ? table.list.rank[j] : 0;
+  more = more && cursor < list.count;
+  while (AnyLane(more)) {
+    const int at = cursor + lane;
+    const bool in_list = more && at < list.count;
+    const int slot = in_list ? tile.tap_slots[list.begin + at] : INT_MAX;
+    const bool in_window = in_list && slot < slot_end;
+    const int32_t source = in_window ? tile.tap_sources[list.begin + at] : kHole;
+    const bool valid = slot >= slot_begin && IsRow(source, gemm.source_rows);
+
+    const int before = GroupShuffleUp(slot, width);
+    const uint32_t heads = GroupBallot(slot != (lane == 0 ? last_slot : before), width) & ((2u << lane) - 1);
+    const int rank = heads != 0 ? lane - (31 - __clz(static_cast<int>(heads))) : last_rank + 1 + lane;
+
+    const bool taken = in_window && (!valid || visit(j, slot, source, rank));
+    live |= taken && valid;
+    const uint32_t left = GroupBallot(!taken, width);
+    const int moved = left == 0 ? width : __ffs(static_cast<int>(left)) - 1;
+    const int slot_moved = GroupShuffle(slot, moved > 0 ? moved - 1 : 0, width);
+    const int rank_moved = GroupShuffle(rank, moved > 0 ? moved - 1 : 0, width);
+    if (moved > 0) {
+      last_slot = slot_moved;
+      last_rank = rank_moved;
+    }
+    cursor += moved;
+    more = more && moved == width && cursor < list.count;
+  }
+  live = GroupBallot(live, width) != 0;
+  if (kMove) __syncwarp();  // all lanes of a node have read what one of them writes
+  if (kMove && lane == 0 && j < tile.nodes) {
+    if (live) MarkLive(table, j);
+    table.list.cursor[j] = cursor;
+    table.list.slot[j] = last_slot;
+    table.list.rank[j] = last_rank;
+  }
+}
+
+template <int kRows>
+KNNCONV_DEVICE void ClearLayers(const TapTile& tile, TapTable<kRows>& table) {
+  for (int i = threadIdx.x; i < kLayers * kRows; i += kTapThreads) {
+    if (i % kRows < tile.nodes) table.source[i / kRows][i % kRows] = kHole;
+  }
+}
+
+// A table with a slot for each tap: layers are slots in order, each as often as some node of the tile has it.
+template <int kRows>
+KNNCONV_DEVICE int NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                               TapProgress& progress) {
+  const int t = threadIdx.x;
+  while (progress.layer == progress.layers) {
+    const int begin = progress.next;
+    if (begin >= gemm.slots) return kNoLayers;
+    const int end = min(gemm.slots, begin + kSlotWindow);
+    if (t < kSlotWindow) table.list.multiplicity[t] = 0;
+    __syncthreads();
+    WalkLists<false>(gemm, tile, table, begin, end, [&](int, int slot, int32_t, int rank) {
+      atomicMax(&table.list.multiplicity[slot - begin], rank + 1);
+      return true;
+    });
+    __syncthreads();
+    int sum = 0, all = 0;
+    for (int i = 0; i < end - begin; ++i) {
+      if (i == t) sum = all;
+      all += table.list.multiplicity[i];
+    }
+    if (t < end - begin) table.list.first_layer[t] = sum;
+    progress.next = end;
+    progress.layer = 0;
+    progress.layers = all;
+    __syncthreads();
+  }
+
+  const int slot_begin = (progress.next - 1) / kSlotWindow * kSlotWindow, slots = progress.next - slot_begin;
+  const int round = progress.layer, layers = min(kLayers, progress.layers - round);
+  ClearLayers(tile, table);
+  if (t < slots) {
+    const int first = table.list.first_layer[t] - round, end = first + table.list.multiplicity[t];
+    for (int l = max(first, 0); l < min(end, kLayers); ++l) table.list.layer_slot[l] = slot_begin + t;
+  }
+  // Every layer of a slot is some node's tap, or that of a hole between taps, which adds zeros.
+  if (t == 0) table.live = layers == kLayers ? kAllLanes : (1u << layers) - 1;
+  __syncthreads();
+  WalkLists<true>(gemm, tile, table, slot_begin, progress.next, [&](int j, int slot, int32_t source, int rank) {
+    const int layer = table.list.first_layer[slot - slot_begin] + rank - round;
+    if (layer >= kLayers) return false;
+    table.source[layer][j] = source;
+    return true;
+  });
+  __syncthreads();
+  progress.layer = round + layers;
+  return KeepLiveLayers(gemm, table, [&](int layer) { return table.list.layer_slot[layer]; });
+}
+
+// Fills the table with the tile's next layers and tells how many, which may be none; kNoLayers after the last ones.
+template <int kRows>
+KNNCONV_DEVICE int NextLayers(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
+                              TapProgress& progress) {
+  switch (gemm.kind) {
+    case Taps::kColumns:
+      return NextColumns(gemm, tile, table, progress);
+    case Taps::kWindow:
+      return NextWindow(gemm, tile, table, progress);
+    default:
+      return NextOfLists(gemm, tile, table, progress);
+  }
+}
+
+}  // namespace knnconv::gpu

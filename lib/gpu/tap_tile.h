@@ -1,0 +1,196 @@
+// A thread block's share of a TapGemm: which rows and nodes, and the table of their taps that the main loop reads.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/tap_gemm_launch.h"
+
+namespace knnconv::gpu {
+
+// A layer is one slot with at most one tap for each node of the tile: one depth range of the matrix product. The main loop
+// takes layers in rounds of kLayers.
+inline constexpr int kLayers = 32;
+// Slots whose layers are laid out at a time, where slots come from a table.
+inline constexpr int kSlotWindow = 64;
+inline constexpr int32_t kHole = -1;
+
+// In shared memory, and small: three blocks of 128 x 64 are to fit on a multiprocessor. kRows is the tile's height.
+template <int kRows>
+struct TapTable {
+  // Source row of each layer and node. The last column is holes, for rows that do not exist; it also makes the pitch odd,
+  // so that lanes which walk down a column meet different banks.
+  int32_t source[kLayers][kRows + 1];
+  // The layers of this round that have a tap, in order: row of `source`, and the offset of the slot's matrix in weight.
+  int32_t layer[kLayers];
+  int64_t weight[kLayers];
+  uint32_t live;  // a bit for each layer of this round that has a tap
+
+  // Rows of the tile. One that does not exist, or is not this kernel's to write, has node kRows.
+  struct alignas(16) Row {
+    const char* source;  // its batch entry
+    int32_t node;        // column of `source`
+    int32_t batch;
+  } row[kRows];
+  uint32_t node_live[(kRows + 31) / 32];  // a bit for each node that has a tap
+
+  union {
+    struct {  // kWindow: the row's place among the pixels of its class
+      int32_t i[kRows], j[kRows];
+    } pixel;
+    struct {  // kRows, kSources: how far a node's list has been laid out
+      int32_t cursor[kRows];
+      int32_t slot[kRows], rank[kRows];  // of the last tap before the cursor; rank counts equal slots
+      int32_t multiplicity[kSlotWindow], first_layer[kSlotWindow];
+      int32_t layer_slot[kLayers];
+    } list;
+    struct {  // cells: where a node's list stands, and its place if the lists of the tile are strung together
+      int64_t begin[kRows];
+      int32_t place[kRows + 1];
+    } strung;
+  };
+};
+
+// Which part of the result a thread block computes; the same in all threads.
+struct TapTile {
+  uint32_t group;
+  int rows;           // of the tile that exist
+  int64_t first_node;
+  int nodes;          // of the table, or rows where the window gives taps
+  int first_column;
+  int residue[2];     // of the class of pixels
+  int width;          // pixels of the class in a line
+
+  const char* source;
+  const char* weight;
+  const float* bias;
+  char* out;
+  const int32_t* tap_sources;
+  const int32_t* tap_slots;
+  const int32_t* tap_offsets;
+};
+
+// Quotient and remainder of numbers that are small in all but the largest problems.
+struct Split {
+  int64_t quotient, remainder;
+};
+
+KNNCONV_DEVICE Split Divide(int64_t value, int64_t divisor) {
+  if (((value | divisor) >> 32) == 0) {
+    const uint32_t quotient = static_cast<uint32_t>(value) / static_cast<uint32_t>(divisor);
+    return {quotient, static_cast<uint32_t>(value) - quotient * static_cast<uint32_t>(divisor)};
+  }
+  return {value / divisor, value % divisor};
+}
+
+KNNCONV_DEVICE int64_t BatchBytes(const TapGemm& gemm) {
+  return gemm.source_rows * gemm.depth * ElementBytes(gemm.source_type);
+}
+
+// Pixels of a class lie this far apart in out, and in the source where a tap moves by nothing.
+KNNCONV_DEVICE int SpacingOf(const WindowTaps& window, int dimension) {
+  return window.transposed ? window.stride[dimension] : 1;
+}
+KNNCONV_DEVICE int StepOf(const WindowTaps& window, int dimension) {
+  return window.transposed ? 1 : window.stride[dimension];
+}
+
+// Rows of a class of pixels, from row_tile * kRows on.
+template <int kRows>
+KNNCONV_DEVICE void OpenPixels(const TapGemm& gemm, int64_t row_tile, uint32_t pixel_class, TapTile& tile,
+                               TapTable<kRows>& table) {
+  const WindowTaps& w = gemm.window;
+  const int spacing_h = SpacingOf(w, 0), spacing_w = SpacingOf(w, 1);
+  const int classes_w = min(spacing_w, w.out_size[1]);
+  tile.residue[0] = pixel_class / classes_w;
+  tile.residue[1] = pixel_class % classes_w;
+  const int height = (w.out_size[0] - tile.residue[0] + spacing_h - 1) / spacing_h;
+  tile.width = (w.out_size[1] - tile.residue[1] + spacing_w - 1) / spacing_w;
+  const int64_t first = row_tile * kRows, all = gemm.batch * height * tile.width;
+  tile.rows = static_cast<int>(max(int64_t{0}, min(int64_t{kRows}, all - first)));
+  tile.nodes = tile.rows;
+  tile.first_node = 0;
+  const int r = threadIdx.x;
+  if (r < tile.rows) {
+    const Split image = Divide(first + r, int64_t{height} * tile.width), pixel = Divide(image.remainder, tile.width);
+    table.row[r] = {tile.source + image.quotient * BatchBytes(gemm), r, static_cast<int32_t>(image.quotient)};
+    table.pixel.i[r] = static_cast<int32_t>(pixel.quotient);
+    table.pixel.j[r] = static_cast<int32_t>(pixel.remainder);
+  }
+}
+
+// Rows (node, batch entry), batch entries fastest: neighbours share taps. Where nodes differ in their slots, a tile holds
+// whole nodes, or a part of one.
+template <int kRows>
+KNNCONV_DEVICE void OpenNodes(const TapGemm& gemm, int64_t row_tile, TapTile& tile, TapTable<kRows>& table) {
+  int64_t first = row_tile * kRows, end = gemm.batch * gemm.nodes;
+  if (gemm.kind != Taps::kColumns) {
+    if (gemm.batch >= kRows) {
+      const Split part = Divide(row_tile, (gemm.batch + kRows - 1) / kRows);
+      first = part.quotient * gemm.batch + part.remainder * kRows;
+      end = (part.quotient + 1) * gemm.batch;
+    } else {
+      const int rows = kRows / static_cast<int>(gemm.batch) * static_cast<int>(gemm.batch);
+      first = row_tile * rows;
+      end = min(end, first + rows);
+    }
+  }
+  tile.rows = static_cast<int>(min(int64_t{kRows}, end - first));
+  tile.first_node = Divide(first, gemm.batch).quotient;
+  tile.nodes = static_cast<int>(Divide(first + tile.rows - 1, gemm.batch).quotient - tile.first_node) + 1;
+  const int r = threadIdx.x;
+  if (r < tile.rows) {
+    const Split node = Divide(first + r, gemm.batch);
+    table.row[r] = {tile.source + node.remainder * BatchBytes(gemm),
+                    static_cast<int32_t>(node.quotient - tile.first_node), static_cast<int32_t>(node.remainder)};
+  }
+}
+
+// The row of out that a row of the tile, which exists, is.
+template <int kRows>
+KNNCONV_DEVICE int64_t OutRow(const TapGemm& gemm, const TapTile& tile, const TapTable<kRows>& table, int r) {
+  const WindowTaps& w = gemm.window;
+  int64_t node = tile.first_node + table.row[r].node;
+  if (gemm.kind == Taps::kWindow) {
+    const int h = tile.residue[0] + table.pixel.i[r] * SpacingOf(w, 0);
+    node = int64_t{h} * w.out_size[1] + tile.residue[1] + table.pixel.j[r] * SpacingOf(w, 1);
+  }
+  return table.row[r].batch * gemm.nodes + node;
+}
+
+// Finds the tile of this block and fills the table's rows. Ends with all threads in step.
+template <int kRows, int kColumns>
+KNNCONV_DEVICE TapTile OpenTile(const TapGemm& gemm, const TapGrid& grid, TapTable<kRows>& table) {
+  TapTile tile;
+  uint32_t index = blockIdx.x;
+  tile.first_column = static_cast<int>(index % grid.column_tiles) * kColumns;
+  index /= grid.column_tiles;
+  const uint32_t row_tile = index % grid.row_tiles;
+  index /= grid.row_tiles;
+  const uint32_t pixel_class = index % grid.classes;
+  tile.group = index / grid.classes;
+
+  const GroupShape& shape = gemm.groups;
+  const int64_t source_offset = gemm.source_groups.Offset(shape, tile.group);
+  tile.source = static_cast<const char*>(gemm.source) + source_offset * ElementBytes(gemm.source_type);
+  tile.weight = static_cast<const char*>(gemm.weight) + gemm.weight_groups.Offset(shape, tile.group) * 2;
+  tile.bias = gemm.bias == nullptr ? nullptr : gemm.bias + gemm.bias_groups.Offset(shape, tile.group);
+  const int64_t out_offset = tile.group * gemm.batch * gemm.nodes * gemm.columns;
+  tile.out = static_cast<char*>(gemm.out) + out_offset * ElementBytes(gemm.out_type);
+
+  const int r = threadIdx.x;
+  if (gemm.kind == Taps::kWindow) {
+    OpenPixels(gemm, row_tile, pixel_class, tile, table);
+  } else {
+    tile.tap_sources = gemm.table.sources + gemm.table.source_groups.Offset(shape, tile.group);
+    tile.tap_slots = gemm.table.slots + gemm.table.slot_groups.Offset(shape, tile.group);
+    tile.tap_offsets = gemm.table.offsets + gemm.table.offset_groups.Offset(shape, tile.group);
+    OpenNodes(gemm, row_tile, tile, table);
+  }
+  if (r >= tile.rows && r < kRows) table.row[r] = {tile.source, kRows, 0};
+  if (r < static_cast<int>(sizeof(table.node_live) / sizeof(uint32_t))) table.node_live[r] = 0;
+  if (r < kLayers) table.source[r][kRows] = kHole;
+  __syncthreads();
+  return tile;
+}
+
+}  // namespace knnconv::gpu

@@ -1,0 +1,165 @@
+"""Dense forward and dinput on the GPU against NumPy float64."""
+
+import functools
+
+import gpu_calls as calls
+import numpy as np
+import oracle
+import pytest
+from gpu_calls import BF16, F16, F32
+
+from jax_knnconv._window import output_size
+
+# B, H, W, C, O, kernel, stride, low pads, high pads, dilation
+SHAPES = [
+    (2, 9, 7, 16, 24, (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)),
+    (3, 8, 8, 64, 64, (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)),
+    (2, 16, 15, 3, 64, (7, 7), (2, 2), (3, 3), (2, 3), (1, 1)),
+    (2, 11, 13, 32, 8, (3, 2), (2, 3), (1, 0), (2, 1), (2, 1)),
+    (1, 20, 1, 5, 7, (5, 1), (3, 1), (2, 0), (2, 0), (3, 1)),
+    (5, 6, 6, 136, 96, (1, 1), (1, 1), (0, 0), (0, 0), (1, 1)),
+    (1, 14, 14, 8, 200, (2, 2), (2, 2), (-1, -2), (0, 1), (1, 1)),
+    (2, 7, 9, 33, 65, (3, 3), (2, 1), (1, 1), (1, 1), (1, 2)),
+    (1, 9, 9, 24, 16, (2, 2), (4, 3), (0, 0), (0, 0), (1, 1)),
+    (1, 6, 40, 48, 160, (6, 6), (1, 1), (5, 5), (5, 5), (1, 1)),
+]
+TILES = [(rows, columns, -1) for rows in (16, 64, 128) for columns in (32, 64, 128)]
+
+
+def _problem(shape, dtype, seed=0):
+    batch, height, width, c, o, kernel, stride, low, high, dilation = shape
+    rng = np.random.default_rng(seed)
+    sizes = [
+        output_size(size, f, s, d, pads)
+        for size, f, s, d, pads in zip(
+            (height, width), kernel, stride, dilation, zip(low, high, strict=True), strict=True
+        )
+    ]
+    x = calls.normal(rng, (batch, height, width, c), dtype)
+    weight = calls.normal(rng, (*kernel, c, o), dtype, (kernel[0] * kernel[1] * c) ** -0.5)
+    bias = calls.normal(rng, (o,), F32)
+    g = calls.normal(rng, (batch, *sizes, o), dtype)
+    return x, weight, bias, g, tuple(sizes), {"stride": stride, "padding": low, "dilation": dilation}
+
+
+def _absolute(function, *arrays, **static):
+    return function(*(np.abs(oracle.f64(a)) for a in arrays), **static)
+
+
+def _check_forward(shape, dtype, x_dtype, out_dtype, tile=None):
+    x, weight, bias, _, sizes, window = _problem(shape, dtype)
+    x = x if x_dtype == dtype else calls.normal(np.random.default_rng(1), x.shape, x_dtype)
+    y = calls.dense_forward(x, weight, bias, output_size=sizes, out_dtype=out_dtype, tile=tile, **window)
+    x = x.astype(dtype)
+    exact = oracle.dense_forward(x, weight, bias, output_size=sizes, **window)
+    bound = _absolute(oracle.dense_forward, x, weight, bias, output_size=sizes, **window)
+    oracle.assert_within_ulp(y, exact, calls.SUM_SLACK * bound, out_dtype)
+
+
+def _check_dinput(shape, dtype, out_dtype, tile=None):
+    x, weight, _, g, _, window = _problem(shape, dtype)
+    size = x.shape[1:3]
+    dx = calls.dense_dinput(g, weight, input_size=size, out_dtype=out_dtype, tile=tile, **window)
+    exact = oracle.dense_dinput(g, weight, input_size=size, **window)
+    bound = _absolute(oracle.dense_dinput, g, weight, input_size=size, **window)
+    oracle.assert_within_ulp(dx, exact, calls.SUM_SLACK * bound, out_dtype)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "x_dtype", "out_dtype"), [(F16, F16, F16), (BF16, BF16, BF16), (BF16, F32, F32), (F16, F32, F16)]
+)
+def test_forward(shape, dtype, x_dtype, out_dtype):
+    _check_forward(shape, dtype, x_dtype, out_dtype)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("dtype", "out_dtype"), [(F16, F16), (BF16, F32)])
+def test_dinput(shape, dtype, out_dtype):
+    _check_dinput(shape, dtype, out_dtype)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_every_tile(tile):
+    for shape in SHAPES[1], SHAPES[6], SHAPES[7]:
+        _check_forward(shape, BF16, BF16, BF16, tile)
+        _check_dinput(shape, F16, F16, tile)
+
+
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s[3] % 8 == 0 and s[4] % 8 == 0], ids=str)
+def test_staging_does_not_change_a_bit(shape):
+    x, weight, bias, g, sizes, window = _problem(shape, BF16)
+    forward = functools.partial(calls.dense_forward, x, weight, bias, output_size=sizes, out_dtype=F32, **window)
+    dinput = functools.partial(calls.dense_dinput, g, weight, input_size=x.shape[1:3], out_dtype=F32, **window)
+    for run in forward, dinput:
+        np.testing.assert_array_equal(run(tile=(64, 64, 1)), run(tile=(64, 64, 0)))
+
+
+def test_float32_input_is_rounded_as_read():
+    x, weight, bias, _, sizes, window = _problem(SHAPES[1], F16)
+    wide = calls.normal(np.random.default_rng(2), x.shape, F32) * 3
+    wide[0, 0, 0, :3] = 70000, np.nan, 1e-9
+    run = functools.partial(calls.dense_forward, output_size=sizes, out_dtype=F32, **window)
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(F16)
+    np.testing.assert_array_equal(run(wide, weight, bias), run(narrow, weight, bias))
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_ones_count_taps(dtype):  # case 6
+    x, weight = np.ones((40, 32, 32, 8), dtype), np.ones((3, 3, 8, 8), dtype)
+    side = np.array([2] + [3] * 30 + [2])
+    expected = np.broadcast_to((8 * side[:, None] * side)[..., None], x.shape)
+    window = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    for tile in (None, *TILES):
+        y = calls.dense_forward(x, weight, None, output_size=(32, 32), out_dtype=dtype, tile=tile, **window)
+        np.testing.assert_array_equal(y.astype(np.float32), expected)
+
+
+def test_sums_are_fp32():  # case 7
+    weight = np.repeat([100, -100], 32)[None, None, :, None] * np.ones((3, 3, 1, 1))
+    window = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    x = np.full((1, 3, 3, 64), 100, F16)
+    assert calls.dense_forward(x, weight.astype(F16), None, output_size=(1, 1), out_dtype=F16, **window) == 0
+    ones = np.full((1, 1, 16, 1), 100, F16)
+    y = calls.dense_forward(x[:, :1, :1, :16], ones, None, output_size=(1, 1), out_dtype=F16, **window)
+    assert y == np.inf
+
+
+def test_groups_share_or_own():
+    rng = np.random.default_rng(3)
+    window = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    x = calls.normal(rng, (2, 1, 4, 5, 6, 8), F16)  # groups 2 and 1, batch 4
+    weight = calls.normal(rng, (1, 3, 3, 3, 8, 16), F16)
+    bias = calls.normal(rng, (2, 3, 16), F32)
+    y = calls.dense_forward(x, weight, bias, output_size=(5, 6), out_dtype=F32, lead=(2, 3), **window)
+    g = calls.normal(rng, (1, 3, 4, 5, 6, 16), F16)
+    dx = calls.dense_dinput(g, weight, input_size=(5, 6), out_dtype=F32, lead=(1, 3), **window)
+    for i, j in np.ndindex(2, 3):
+        exact = oracle.dense_forward(x[i, 0], weight[0, j], bias[i, j], output_size=(5, 6), **window)
+        np.testing.assert_allclose(y[i, j], exact, rtol=0, atol=2e-4)
+        exact = oracle.dense_dinput(g[0, j], weight[0, j], input_size=(5, 6), **window)
+        np.testing.assert_allclose(dx[0, j], exact, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 8, 3, 4), (2, 8, 8, 0, 4), (2, 8, 8, 3, 0), (2, 0, 8, 3, 4)], ids=str)
+def test_empty(shape):  # case 18
+    batch, height, width, c, o = shape
+    window = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    x, weight, bias = np.ones((batch, height, width, c), F16), np.ones((3, 3, c, o), F16), np.full((o,), 5, F32)
+    y = calls.dense_forward(x, weight, bias, output_size=(height, width), out_dtype=F16, **window)
+    exact = oracle.dense_forward(x, weight, bias, output_size=(height, width), **window)
+    np.testing.assert_array_equal(y, exact)
+    g = np.ones((batch, height, width, o), F16)
+    dx = calls.dense_dinput(g, weight, input_size=(height, width), out_dtype=F16, **window)
+    np.testing.assert_array_equal(dx, oracle.dense_dinput(g, weight, input_size=(height, width), **window))
+
+
+def test_same_bits_every_time():  # case 11
+    x, weight, bias, g, sizes, window = _problem(SHAPES[9], BF16)
+    first = None
+    for _ in range(20):
+        y = calls.dense_forward(x, weight, bias, output_size=sizes, out_dtype=F32, **window)
+        dx = calls.dense_dinput(g, weight, input_size=x.shape[1:3], out_dtype=F32, **window)
+        first = first or (y.tobytes(), dx.tobytes())
+        assert first == (y.tobytes(), dx.tobytes())
