@@ -51,7 +51,7 @@
 #define KNNCONV_DEVICE __device__ __forceinline__
 
 // Before a loop that is to stay one, for code size. Host compilers do not know it.
-#if defined(__CUDACC__) || defined(__HIPCC__)
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
 #define KNNCONV_ROLLED _Pragma("unroll 1")
 #else
 #define KNNCONV_ROLLED
