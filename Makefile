@@ -58,7 +58,7 @@ python:
 	@test -n '$(VERSION)' || { echo 'PYTHON="$(PYTHON)" must name a Python of at least 3.11 that runs' >&2; exit 1; }
 
 dev:
-	cmake -S . -B build/dev -G Ninja -DPython_EXECUTABLE=$(shell command -v $(PYTHON)) -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/jax_knnconv
+	cmake -S . -B build/dev -G Ninja -DJAX_KNNCONV_CUDA=$(or $(JAX_KNNCONV_CUDA),off) -DPython_EXECUTABLE=$(shell command -v $(PYTHON)) -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/jax_knnconv
 	cmake --build build/dev
 
 clean:

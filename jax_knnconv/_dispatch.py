@@ -96,6 +96,20 @@ def takes(operation: str, platform: str, operands: Sequence[Any]) -> str | None:
     return f"its kernels take float16 or bfloat16 operands, got {', '.join(sorted({d.name for d in floats}))}"
 
 
+def lacks(platform: str, operands: Sequence[Any]) -> str | None:
+    """The reason why this machine's GPU cannot multiply operands of these dtypes, or None if it can."""
+    if platform != "cuda" or not any(operand.dtype == jnp.bfloat16 for operand in operands):
+        return None
+    try:
+        device = jax.local_devices(backend=platform)[0]
+    except RuntimeError:
+        return None  # lowered for another machine
+    capability = getattr(device, "compute_capability", None)
+    if capability is None or float(capability) >= 8:
+        return None
+    return f"products of bfloat16 need compute capability 8.0, {device.device_kind} has {capability}"
+
+
 def _warn_once(operation: str, platform: str, reason: str) -> None:
     with _lock:
         if (platform, reason) in _warned:
@@ -124,7 +138,7 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
         groups = static.get("group_rank", len(static.get("groups", ())))
         if groups > _MOST_GROUPS:
             unfit = f"its kernels take at most {_MOST_GROUPS} group dimensions (nested vmaps), got {groups}"
-        reason = unfit or why_not(handler.operation, platform, implementation)
+        reason = unfit or lacks(platform, ctx.avals_in) or why_not(handler.operation, platform, implementation)
         if reason is None:
             extra = handler.workspace(*ctx.avals_in, platform=platform, **static)
             full = ctx.replace(avals_out=[*ctx.avals_out, *(jax.core.ShapedArray(s.shape, s.dtype) for s in extra)])

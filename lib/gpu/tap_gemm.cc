@@ -66,6 +66,11 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
   int multiprocessors = 0, shared_limit = 0;
   KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(&multiprocessors, gpuDeviceAttributeMultiprocessorCount, site.device));
   KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(&shared_limit, gpuDeviceAttributeMaxSharedMemoryPerBlockOptin, site.device));
+  int generation = 0;
+  KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(&generation, gpuDeviceAttributeComputeCapabilityMajor, site.device));
+  if (gemm.compute_type == Element::kBF16 && generation < 8) {  // its kernels are empty there; Python asks before
+    return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
+  }
 
   TapLaunch launch{};
   auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };

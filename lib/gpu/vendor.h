@@ -10,9 +10,11 @@
 #include <hip/hip_runtime.h>
 
 #define gpuDeviceAttributeMultiprocessorCount hipDeviceAttributeMultiprocessorCount
+#define gpuDeviceAttributeComputeCapabilityMajor hipDeviceAttributeComputeCapabilityMajor
 #define gpuDeviceAttributeMaxSharedMemoryPerBlockOptin hipDeviceAttributeMaxSharedMemoryPerBlock
 #define gpuDeviceGetAttribute hipDeviceGetAttribute
 #define gpuError_t hipError_t
+#define gpuErrorNotSupported hipErrorNotSupported
 #define gpuErrorInvalidConfiguration hipErrorInvalidConfiguration
 #define gpuFuncAttributeMaxDynamicSharedMemorySize hipFuncAttributeMaxDynamicSharedMemorySize
 #define gpuFuncSetAttribute hipFuncSetAttribute
@@ -29,9 +31,11 @@
 #include <cuda_runtime.h>
 
 #define gpuDeviceAttributeMultiprocessorCount cudaDevAttrMultiProcessorCount
+#define gpuDeviceAttributeComputeCapabilityMajor cudaDevAttrComputeCapabilityMajor
 #define gpuDeviceAttributeMaxSharedMemoryPerBlockOptin cudaDevAttrMaxSharedMemoryPerBlockOptin
 #define gpuDeviceGetAttribute cudaDeviceGetAttribute
 #define gpuError_t cudaError_t
+#define gpuErrorNotSupported cudaErrorNotSupported
 #define gpuErrorInvalidConfiguration cudaErrorInvalidConfiguration
 #define gpuFuncAttributeMaxDynamicSharedMemorySize cudaFuncAttributeMaxDynamicSharedMemorySize
 #define gpuFuncSetAttribute cudaFuncSetAttribute
@@ -47,7 +51,7 @@
 #define KNNCONV_DEVICE __device__ __forceinline__
 
 // Before a loop that is to stay one, for code size. Host compilers do not know it.
-#if defined(__CUDACC__) || defined(__HIPCC__)
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
 #define KNNCONV_ROLLED _Pragma("unroll 1")
 #else
 #define KNNCONV_ROLLED
