@@ -120,8 +120,8 @@ void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& 
   }
 }
 
-// The same for blocks that read rows where they lie. cut(row, data, begin, end) gives the row of a run of which only taps
-// [begin, end) are no holes, `data` being the first of them.
+// The same for blocks that read rows where they lie. cut(row, data, taps) gives the row of a run of which only a range of
+// taps are no holes, `data` being the first of them.
 template <typename Sums, typename Cut>
 void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& source, const char* x,
              int64_t row_bytes, Sums& sums, const Cut& cut) {
@@ -179,7 +179,8 @@ void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
   // Blocks of all classes, one after the other: first_block[c] is the number of blocks before class c.
   std::vector<int64_t> first_block{0};
   std::vector<std::vector<TapRun>> runs;
-  const int64_t joined = dot || long_taps ? 1 : std::max<int64_t>(1, kTileDepth / std::max<int64_t>(1, source.channels));
+  const int64_t joined =
+      dot || long_taps ? 1 : std::max<int64_t>(1, kTileDepth / std::max<int64_t>(1, source.channels));
   for (const WindowClass& residue : pass.plan.classes) {
     first_block.push_back(first_block.back() + CeilDiv(output.batch * residue.size[0] * residue.size[1], tasks.rows));
     runs.push_back(JoinTaps(residue.taps, joined));
