@@ -120,8 +120,8 @@ void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& 
   }
 }
 
-// The same for blocks that read rows where they lie. cut(row, data, taps) gives the row of a run of which only a range of
-// taps are no holes, `data` being the first of them.
+// The same for blocks that read rows where they lie. cut(row, data, taps) gives the row of a run of which only a range
+// of taps are no holes, `data` being the first of them.
 template <typename Sums, typename Cut>
 void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& source, const char* x,
              int64_t row_bytes, Sums& sums, const Cut& cut) {
