@@ -1,6 +1,7 @@
 #include "cpu/dense_tiles.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "cpu/dot_block.h"
@@ -119,25 +120,43 @@ void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& 
   }
 }
 
-// The same for blocks that read rows where they lie.
-template <typename Sums>
+// The same for blocks that read rows where they lie. cut(row, data, taps) gives the row of a run of which only a range
+// of taps are no holes, `data` being the first of them.
+template <typename Sums, typename Cut>
 void AddTaps(const std::vector<TapRun>& runs, const BlockRows& at, const Image& source, const char* x,
-             int64_t row_bytes, Sums& sums) {
+             int64_t row_bytes, Sums& sums, const Cut& cut) {
   // Addresses as numbers: before its holes are set, a tap's row may lie outside the source.
   uintptr_t first[kBlockRows];
   for (int64_t r = 0; r < at.count; ++r) first[r] = reinterpret_cast<uintptr_t>(x) + at.pixel[r] * row_bytes;
   for (const TapRun& run : runs) {
+    // Taps of the run that lie inside.
     const auto inside = [&](int64_t r) {
-      return Inside(at.h[r], run.dh, source.height) && Inside(at.w[r], run.dw, source.width);
+      const int64_t w = at.w[r] + run.dw;
+      if (!Inside(at.h[r], run.dh, source.height)) return Range{0, 0};
+      return Range{std::max<int64_t>(0, -w), std::min(run.length, source.width - w)};
     };
-    if (at.edges == at.count && std::none_of(at.edge, at.edge + at.edges, inside)) continue;
+    const auto any = [&](int64_t r) { return inside(r).size() > 0; };
+    if (at.edges == at.count && std::none_of(at.edge, at.edge + at.edges, any)) continue;
     const void** pointers = sums.NextTap(run.slot);
     const int64_t offset = (run.dh * source.width + run.dw) * row_bytes;
     for (int64_t r = 0; r < at.count; ++r) pointers[r] = reinterpret_cast<const void*>(first[r] + offset);
     for (int64_t i = 0; i < at.edges; ++i) {
-      if (!inside(at.edge[i])) pointers[at.edge[i]] = sums.zeros();
+      const int64_t r = at.edge[i];
+      const Range part = inside(r);
+      if (part.size() <= 0) {
+        pointers[r] = sums.zeros();
+      } else if (part.size() < run.length) {
+        const char* data = x + (at.pixel[r] + run.dh * source.width + run.dw + part.begin) * row_bytes;
+        pointers[r] = cut(r, data, part);
+      }
     }
   }
+}
+
+// The taps side by side that every run of a class consists of, or 0 where runs differ.
+int64_t RunLength(const std::vector<TapRun>& runs) {
+  const auto differs = [&](const TapRun& run) { return run.length != runs[0].length; };
+  return runs.empty() || std::any_of(runs.begin(), runs.end(), differs) ? 0 : runs[0].length;
 }
 
 }  // namespace
@@ -153,14 +172,15 @@ void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
   if (pass.out.element_count() == 0) return;
 
   const int64_t groups = pass.groups.count(), panels = pass.panels.count();
-  const bool dot = pass.panels.dot(), in_place = InPlaceBlock::Suits(pass.read, pass.panels);
+  const bool dot = pass.panels.dot(), long_taps = InPlaceBlock::Suits(pass.read, pass.panels, 1);
   const TaskPlan tasks = TaskPlan::Make(output.batch * output.height * output.width, groups, panels,
                                         pool.num_threads(), dot ? kDotBlockRows : kBlockRows);
   const int64_t splits = CeilDiv(panels, tasks.panels);
   // Blocks of all classes, one after the other: first_block[c] is the number of blocks before class c.
   std::vector<int64_t> first_block{0};
   std::vector<std::vector<TapRun>> runs;
-  const int64_t joined = dot || in_place ? 1 : std::max<int64_t>(1, kTileDepth / std::max<int64_t>(1, source.channels));
+  const int64_t joined =
+      dot || long_taps ? 1 : std::max<int64_t>(1, kTileDepth / std::max<int64_t>(1, source.channels));
   for (const WindowClass& residue : pass.plan.classes) {
     first_block.push_back(first_block.back() + CeilDiv(output.batch * residue.size[0] * residue.size[1], tasks.rows));
     runs.push_back(JoinTaps(residue.taps, joined));
@@ -186,16 +206,22 @@ void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
     if (dot) {
       DotBlock dots(isa, pass.read, pass.panels, packed);
       dots.Select(0, at.count);
-      AddTaps(runs[index], at, source, x, row_bytes, dots);
+      AddTaps(runs[index], at, source, x, row_bytes, dots, [](int64_t, const char*, Range) { return nullptr; });
       dots.Multiply();
       dots.Store(0, at.count, bias, out_dtype, out);
       return;
     }
     const Range part = Range::Part(panels, split, splits);
-    if (in_place) {
-      InPlaceBlock rows(isa, pass.panels, packed, part.begin, part.end);
+    const int64_t run = RunLength(runs[index]);
+    if (InPlaceBlock::Suits(pass.read, pass.panels, run)) {
+      InPlaceBlock rows(isa, pass.panels, packed, part.begin, part.end, run);
       rows.Begin(at.count);
-      AddTaps(runs[index], at, source, x, row_bytes, rows);
+      AddTaps(runs[index], at, source, x, row_bytes, rows, [&](int64_t r, const char* data, Range taps) {
+        float* row = rows.Room(r);
+        std::fill(row, row + run * source.channels, 0.0f);
+        std::memcpy(row + taps.begin * source.channels, data, taps.size() * row_bytes);
+        return row;
+      });
       rows.Multiply();
       rows.Store(0, at.count, bias, out_dtype, out);
     } else {

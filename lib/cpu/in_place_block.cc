@@ -7,24 +7,25 @@ namespace knnconv::cpu {
 
 struct InPlaceBlock::Workspace {
   std::vector<float> zeros;  // a source row of zeros, for holes
-  std::vector<float> sums;
+  std::vector<float> sums, room;
   const void* sources[kMaxTaps * kRows];
 
-  static Workspace& OfThread(int64_t depth, int64_t sums) {
+  static Workspace& OfThread(int64_t steps, int64_t sums) {
     static thread_local Workspace workspace;
-    if (static_cast<int64_t>(workspace.zeros.size()) < depth) workspace.zeros.resize(depth);
+    if (static_cast<int64_t>(workspace.zeros.size()) < steps) workspace.zeros.resize(steps);
     if (static_cast<int64_t>(workspace.sums.size()) < sums + 16) workspace.sums = std::vector<float>(sums + 16);
     return workspace;
   }
 };
 
 InPlaceBlock::InPlaceBlock(const Isa& isa, const Panels& panels, const float* packed, int64_t panel_begin,
-                           int64_t panel_end)
+                           int64_t panel_end, int64_t run)
     : isa_(isa), panels_(panels), packed_(packed), panel_begin_(panel_begin), panel_end_(panel_end),
+      steps_(panels.depth() * run),
       // 16 more, so that rows of a tile do not share a cache set.
       stride_((panel_end - panel_begin) * kPanelColumns + 16),
-      max_taps_(std::clamp<int64_t>(kSteps / panels.depth(), 1, kMaxTaps)),
-      workspace_(Workspace::OfThread(panels.depth(), kRows * stride_)) {}
+      max_taps_(std::clamp<int64_t>(kSteps / steps_, 1, kMaxTaps)),
+      workspace_(Workspace::OfThread(steps_, kRows * stride_)) {}
 
 const void* InPlaceBlock::zeros() const { return workspace_.zeros.data(); }
 
@@ -46,6 +47,12 @@ const void** InPlaceBlock::NextTap(int64_t slot) {
   return workspace_.sources + rows_ * taps_++;
 }
 
+float* InPlaceBlock::Room(int64_t row) {
+  const int64_t floats = kMaxTaps * kRows * kMinSteps;
+  if (workspace_.room.empty()) workspace_.room.resize(floats);
+  return workspace_.room.data() + ((taps_ - 1) * kRows + row) * steps_;
+}
+
 void InPlaceBlock::Add(int64_t slot, const void* const* source_rows) {
   const void** row = NextTap(slot);
   for (int64_t r = 0; r < rows_; ++r) row[r] = source_rows[r] != nullptr ? source_rows[r] : zeros();
@@ -65,7 +72,7 @@ void InPlaceBlock::Multiply() {
     }
     for (int64_t i = 0; i < tiles; ++i) {
       const int64_t begin = rows_ * i / tiles, end = rows_ * (i + 1) / tiles;
-      product(workspace_.sources + begin, rows_, weights, taps_, static_cast<int>(end - begin), panels_.depth(),
+      product(workspace_.sources + begin, rows_, weights, taps_, static_cast<int>(end - begin), steps_,
               panels_.PanelColumns(panel), Sums(begin) + (panel - panel_begin_) * kPanelColumns, stride_, accumulate);
     }
   }

@@ -16,19 +16,23 @@ class InPlaceBlock {
  public:
   static constexpr int64_t kRows = 8 * kMaxTileRows;  // of a block, at most
 
-  // Where it pays: a tap must be long enough to hide the change of row pointers.
-  static bool Suits(Source source, const Panels& panels) {
-    return source == Source::kF32 && !panels.dot() && panels.depth() >= 16;
+  // Where it pays: a run of taps side by side must be long enough to hide the change of row pointers.
+  static bool Suits(Source source, const Panels& panels, int64_t run) {
+    return source == Source::kF32 && !panels.dot() && panels.depth() * run >= kMinSteps;
   }
 
   // Sums of columns of panels [panel_begin, panel_end) in this thread's workspace: one InPlaceBlock a thread at a time.
-  InPlaceBlock(const Isa& isa, const Panels& panels, const float* packed, int64_t panel_begin, int64_t panel_end);
+  // Each tap below stands for a run of `run` taps, of consecutive slots and consecutive source rows.
+  InPlaceBlock(const Isa& isa, const Panels& panels, const float* packed, int64_t panel_begin, int64_t panel_end,
+               int64_t run);
 
   // Starts a block of rows whose sums are zero.
   void Begin(int64_t rows);
   // Where the row pointers of the next tap are to be written; zeros() stands for a hole.
   const void** NextTap(int64_t slot);
   const void* zeros() const;
+  // Room for the row of the tap begun last, where it must be composed.
+  float* Room(int64_t row);
   // The same with null for a hole.
   void Add(int64_t slot, const void* const* source_rows);
   // Multiplies the taps added so far.
@@ -38,8 +42,8 @@ class InPlaceBlock {
 
  private:
   // k-steps that are collected before they are multiplied: a panel's part and the rows that meet it stay in the cache.
-  static constexpr int64_t kSteps = 512;
-  static constexpr int64_t kMaxTaps = kSteps / 16;
+  static constexpr int64_t kSteps = 512, kMinSteps = 16;
+  static constexpr int64_t kMaxTaps = kSteps / kMinSteps;
   struct Workspace;
 
   float* Sums(int64_t row);
@@ -47,7 +51,7 @@ class InPlaceBlock {
   const Isa& isa_;
   const Panels& panels_;
   const float* packed_;
-  const int64_t panel_begin_, panel_end_, stride_, max_taps_;
+  const int64_t panel_begin_, panel_end_, steps_, stride_, max_taps_;
   Workspace& workspace_;
   int64_t rows_ = 0, taps_ = 0;
   bool fresh_ = false;  // the sums are zero but not yet written

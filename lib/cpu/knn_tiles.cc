@@ -55,8 +55,8 @@ void RunColumns(ffi::ThreadPool& pool, const KnnPass& pass, const ForwardTaps& t
       dots.Select(0, block.rows());
       AddColumns(block, indices, taps.columns, columns, dots, used);
       block.Store(dots, used);
-    } else if (InPlaceBlock::Suits(pass.read, pass.panels)) {
-      InPlaceBlock rows(ActiveIsa(), pass.panels, block.packed, block.panels.begin, block.panels.end);
+    } else if (InPlaceBlock::Suits(pass.read, pass.panels, 1)) {
+      InPlaceBlock rows(ActiveIsa(), pass.panels, block.packed, block.panels.begin, block.panels.end, 1);
       rows.Begin(block.rows());
       AddColumns(block, indices, taps.columns, columns, rows, used);
       block.Store(rows, used);
