@@ -9,7 +9,7 @@ import pytest
 from benchmark_cases import ROOT, SHORT, TINY_SHAPES
 from rich.console import Console
 
-from benchmarks import cifar10_step, compare, field_cases, machine, memory, report, run, shapes
+from benchmarks import cifar10_step, compare, field_cases, harness, machine, memory, report, run, shapes
 
 # The harness measures whatever runs, with compiled kernels or without.
 pytestmark = pytest.mark.filterwarnings("ignore::jax_knnconv.FallbackWarning")
@@ -188,6 +188,15 @@ def test_checks_of_small_cases(monkeypatch):
         assert check["what"]
     held = [check for check in found if "memory taken" in check["what"]]
     assert [check["value"] for check in held] == [30 / (50 * 3 * 4 * 2)] * 3
+
+
+def test_figure_above_its_limit_is_measured_on(monkeypatch):
+    samples = {"slow": iter([9.0, 9.0, 4.0, 9.0]), "fast": iter([2.0, 1.0, 3.0, 2.0])}
+    order = iter(samples)
+    monkeypatch.setattr(harness, "best_sampler", lambda *_, **__: samples[next(order)].__next__)
+    monkeypatch.setattr(field_cases, "_ATTEMPTS", 2)
+    # 9 / 1 after two rounds, 4 / 1 after four: still above, but the attempts are used up.
+    assert field_cases._relative_time((None, ()), (None, ()), 3, SHORT._replace(budget_s=100)) == 4
 
 
 def test_hub_dinput_counts_its_rows():
