@@ -2,12 +2,9 @@
 
 import os
 import pathlib
-import sys
 
 import jax
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))  # oracle.py
 
 
 def _gpus():

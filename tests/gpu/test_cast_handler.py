@@ -1,6 +1,6 @@
 """The fused cast on the GPU, bit for bit against NumPy and ml_dtypes (case 37)."""
 
-import dweight_calls
+import gpu_dweight_calls
 import ml_dtypes
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def _assert_same_bits(found, expected):
 @pytest.mark.parametrize("sizes", [(2048, 2048), (1, 0), (0, 7), (2049, 8), (4095, 2047), (33, 100_003)], ids=str)
 def test_bits(dtype, sizes):
     g, x = _values(sizes[0]), _values(sizes[1])
-    g16, x16 = dweight_calls.cast_operands(g, x, dtype)
+    g16, x16 = gpu_dweight_calls.cast_operands(g, x, dtype)
     largest = np.float32(ml_dtypes.finfo(dtype).max)
     with np.errstate(over="ignore", invalid="ignore"):
         _assert_same_bits(g16, np.where(np.isnan(g), g, np.clip(g, -largest, largest)).astype(dtype))
@@ -38,6 +38,6 @@ def test_bits(dtype, sizes):
 
 def test_shapes_are_kept():
     g, x = np.ones((2, 3, 5), np.float32), np.full((4, 1), 7e4, np.float32)
-    g16, x16 = dweight_calls.cast_operands(g, x, F16)
+    g16, x16 = gpu_dweight_calls.cast_operands(g, x, F16)
     np.testing.assert_array_equal(g16, np.ones((2, 3, 5), np.float16))
     np.testing.assert_array_equal(x16, np.full((4, 1), np.inf, np.float16))

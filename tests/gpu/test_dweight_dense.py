@@ -1,7 +1,7 @@
 """Dense weight and bias gradients on the GPU against NumPy float64."""
 
-import dweight_calls
 import gpu_calls as calls
+import gpu_dweight_calls
 import numpy as np
 import oracle
 import pytest
@@ -35,11 +35,11 @@ def _problem(shape, x_dtype, g_dtype, seed=0):
 
 def _check(shape, x_dtype, g_dtype, out_dtype, **how):
     x, g, window = _problem(shape, x_dtype, g_dtype)
-    found = dweight_calls.dense_dweight(x, g, out_dtype=out_dtype, **window, **how)
+    found = gpu_dweight_calls.dense_dweight(x, g, out_dtype=out_dtype, **window, **how)
     x = x.astype(g_dtype)
     exact = oracle.dense_dweight(x, g, **window)
     bound = oracle.dense_dweight(abs(oracle.f64(x)), abs(oracle.f64(g)), **window)
-    dweight_calls.check(found, exact, bound, out_dtype)
+    gpu_dweight_calls.check(found, exact, bound, out_dtype)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -72,7 +72,7 @@ def test_slices_and_chains(slices):
 def test_staging_does_not_change_bits():
     x, g, window = _problem(SHAPES[0], F16, F16)
     one, other = (
-        dweight_calls.dense_dweight(x, g, out_dtype=F32, tile=(128, 128, staging), **window) for staging in (0, 1)
+        gpu_dweight_calls.dense_dweight(x, g, out_dtype=F32, tile=(128, 128, staging), **window) for staging in (0, 1)
     )
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -83,20 +83,20 @@ def test_groups(lead):
     _, _, window = _problem(SHAPES[1], F16, F16)
     rng = np.random.default_rng(3)
     x, g = calls.normal(rng, (3, 2, 16, 17, 32), F16), calls.normal(rng, (3, 2, 16, 17, 32), F16)
-    found = dweight_calls.dense_dweight(x, g, out_dtype=F32, lead=lead, **window)
+    found = gpu_dweight_calls.dense_dweight(x, g, out_dtype=F32, lead=lead, **window)
     answers = [oracle.dense_dweight(x[i], g[i], **window) for i in range(3)]
     bounds = [oracle.dense_dweight(abs(oracle.f64(x[i])), abs(oracle.f64(g[i])), **window) for i in range(3)]
     if lead == (1,):
         exact, bound = ([sum(parts)[None] for parts in zip(*found, strict=True)] for found in (answers, bounds))
     else:
         exact, bound = ([np.stack(parts) for parts in zip(*found, strict=True)] for found in (answers, bounds))
-    dweight_calls.check(found, exact, bound, F32)
+    gpu_dweight_calls.check(found, exact, bound, F32)
 
 
 def test_empty_batch():
     _, _, window = _problem(SHAPES[0], F16, F16)
     x, g = np.zeros((0, 16, 16, 64), F16), np.zeros((0, 16, 16, 64), F16)
-    for value in dweight_calls.dense_dweight(x, g, out_dtype=BF16, **window):
+    for value in gpu_dweight_calls.dense_dweight(x, g, out_dtype=BF16, **window):
         np.testing.assert_array_equal(oracle.f64(value), np.zeros(value.shape))
 
 
@@ -104,7 +104,7 @@ def test_ones():
     """Counts of taps: 64 x 64 pixels give 4,096 (case 7), and the rim of a SAME window gives less."""
     x, g = np.ones((1, 64, 64, 4), BF16), np.ones((1, 64, 64, 4), BF16)
     window = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "kernel_size": (3, 3)}
-    dw, db = dweight_calls.dense_dweight(x, g, out_dtype=F32, **window)
+    dw, db = gpu_dweight_calls.dense_dweight(x, g, out_dtype=F32, **window)
     side = np.array([63, 64, 63.0])
     np.testing.assert_array_equal(dw, np.broadcast_to(np.outer(side, side)[..., None, None], dw.shape))
     np.testing.assert_array_equal(db, np.full(4, 4096))
@@ -114,6 +114,6 @@ def test_overflow_is_infinite():
     """Sums beyond fp16 are rounded once, to infinity, not to NaN."""
     x, g = np.full((1, 4, 4, 8), 100, F16), np.full((1, 4, 4, 8), 100, F16)
     window = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "kernel_size": (1, 1)}
-    dw, db = dweight_calls.dense_dweight(x, g, out_dtype=F16, **window)
+    dw, db = gpu_dweight_calls.dense_dweight(x, g, out_dtype=F16, **window)
     np.testing.assert_array_equal(oracle.f64(dw), np.full(dw.shape, np.inf))
     np.testing.assert_array_equal(db, np.full(8, 1600))

@@ -1,7 +1,7 @@
 """KNN weight and bias gradients on the GPU against NumPy float64."""
 
-import dweight_calls
 import gpu_calls as calls
+import gpu_dweight_calls
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -44,8 +44,8 @@ def _answer(x, g, indices, slots, **options):
 def _check(shape, x_dtype, g_dtype, out_dtype, zero_empty_rows=False, **how):
     x, g, indices, slots, v = _problem(shape, x_dtype, g_dtype)
     options = {"num_slots": v, "zero_empty_rows": zero_empty_rows}
-    found = dweight_calls.knn_dweight(x, g, indices, slots, out_dtype=out_dtype, **options, **how)
-    dweight_calls.check(found, *_answer(x, g, indices, slots, **options), out_dtype)
+    found = gpu_dweight_calls.knn_dweight(x, g, indices, slots, out_dtype=out_dtype, **options, **how)
+    gpu_dweight_calls.check(found, *_answer(x, g, indices, slots, **options), out_dtype)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -66,7 +66,7 @@ def test_every_tile(tile):
 def test_staging_does_not_change_bits(shape):
     x, g, indices, slots, v = _problem(shape, F16, F16)
     one, other = (
-        dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F32, tile=(128, 128, staging))
+        gpu_dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F32, tile=(128, 128, staging))
         for staging in (0, 1)
     )
     for a, b in zip(one, other, strict=True):
@@ -82,7 +82,7 @@ def test_slices_and_chains(slots, slices):
 
 def test_no_bias():
     x, g, indices, slots, v = _problem(SHAPES[1], BF16, BF16)
-    dw, db = dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=BF16, bias=False)
+    dw, db = gpu_dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=BF16, bias=False)
     exact, bound = _answer(x, g, indices, slots, num_slots=v)
     oracle.assert_within_ulp(dw, exact[0], 2 * bound[0], BF16)
     assert db.shape == (0,)
@@ -91,9 +91,9 @@ def test_no_bias():
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3], SHAPES[8]], ids=str)
 def test_every_run_gives_the_same_bits(shape):
     x, g, indices, slots, v = _problem(shape, BF16, BF16)
-    first = dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F32)
+    first = gpu_dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F32)
     for _ in range(5):
-        again = dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F32)
+        again = gpu_dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F32)
         for a, b in zip(first, again, strict=True):
             np.testing.assert_array_equal(a, b)
 
@@ -109,11 +109,11 @@ def test_groups(with_slots, lead):
     v = 6 if with_slots else 5
     x, g = calls.normal(rng, (1, 2, 4, 40, 8), F16), calls.normal(rng, (3, 2, 4, 30, 24), F16)
     order = (
-        dweight_calls.NO_ORDER
+        gpu_dweight_calls.NO_ORDER
         if slots is None
-        else [part[:, None] for part in dweight_calls.slot_order(indices[:, 0], slots[:, 0], 40, v)]
+        else [part[:, None] for part in gpu_dweight_calls.slot_order(indices[:, 0], slots[:, 0], 40, v)]
     )
-    results = dweight_calls._results((*lead, v, 8, 24), 2, F32, True, None)
+    results = gpu_dweight_calls._results((*lead, v, 8, 24), 2, F32, True, None)
     operands = [x, g, indices, calls.NO_SLOTS if slots is None else slots, *order]
     found = calls.call("knn_dweight", operands, results, zero_empty_rows=np.int64(1))[:2]
     exact = [np.zeros((3, 2, v, 8, 24)), np.zeros((3, 2, 24))]
@@ -126,7 +126,7 @@ def test_groups(with_slots, lead):
             into[0][i, j], into[1][i, j] = answer
     summed = tuple(i for i in range(2) if lead[i] == 1)
     exact, bound = ([part.sum(summed, keepdims=True) for part in parts] for parts in (exact, bound))
-    dweight_calls.check(found, exact, bound, F32)
+    gpu_dweight_calls.check(found, exact, bound, F32)
 
 
 @pytest.mark.parametrize("with_slots", [False, True], ids=["columns", "slots"])
@@ -137,7 +137,7 @@ def test_empty(with_slots, batch, n, m, k, c):
     x, g = np.ones((batch, n, c), F16), np.ones((batch, m, 5), F16)
     indices = np.zeros((m, k), np.int32)
     slots, v = (np.zeros((m, k), np.int32), 3) if with_slots else (None, k)
-    dw, db = dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F16)
+    dw, db = gpu_dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F16)
     taps = batch * m * k if n > 0 else 0
     np.testing.assert_array_equal(dw[:1], np.full((min(v, 1), c, 5), taps if with_slots else batch * m * (n > 0)))
     np.testing.assert_array_equal(dw[1:], np.full((max(v - 1, 0), c, 5), 0 if with_slots else batch * m * (n > 0)))
@@ -147,7 +147,7 @@ def test_empty(with_slots, batch, n, m, k, c):
 def test_holes_read_nothing():
     x = np.array([[np.nan], [2], [3]], F16)[None]
     g = np.ones((1, 2, 1), F16)
-    dw, db = dweight_calls.knn_dweight(
+    dw, db = gpu_dweight_calls.knn_dweight(
         x, g, np.array([[-1, 3], [1, 2]], np.int32), num_slots=2, out_dtype=F16, zero_empty_rows=True
     )
     np.testing.assert_array_equal(dw.ravel(), [2, 3])
@@ -157,7 +157,7 @@ def test_holes_read_nothing():
 def test_twenty_million_ones():
     m = 20_000_000
     ones, zeros = jnp.ones((m, 1), jnp.bfloat16), jnp.zeros((m, 1), jnp.int32)
-    dw, db = dweight_calls.knn_dweight(ones[:1], ones, zeros, num_slots=1, out_dtype=F32)
+    dw, db = gpu_dweight_calls.knn_dweight(ones[:1], ones, zeros, num_slots=1, out_dtype=F32)
     assert dw.item() == m
     assert db.item() == m
 
@@ -165,7 +165,7 @@ def test_twenty_million_ones():
 def test_offsets_of_64_bits():
     n, c = 2**23 + 8, 256  # more than 2^31 elements
     x = jnp.zeros((n, c), jnp.bfloat16).at[-1].set(1)
-    dw, _ = dweight_calls.knn_dweight(
+    dw, _ = gpu_dweight_calls.knn_dweight(
         x, np.ones((1, 8), BF16), np.array([[n - 1]], np.int32), num_slots=1, out_dtype=F32
     )
     np.testing.assert_array_equal(dw, np.ones((1, c, 8)))
@@ -175,10 +175,10 @@ def test_offsets_of_64_bits():
 def test_backward(shape):
     x, g, indices, slots, v = _problem(shape, BF16, BF16)
     weight = calls.normal(np.random.default_rng(2), (v, x.shape[-1], g.shape[-1]), BF16)
-    dx, *found = dweight_calls.knn_backward(
+    dx, *found = gpu_dweight_calls.knn_backward(
         g, x, weight, indices, slots, dx_dtype=BF16, dw_dtype=F32, zero_empty_rows=True
     )
-    dweight_calls.check(found, *_answer(x, g, indices, slots, num_slots=v, zero_empty_rows=True), F32)
+    gpu_dweight_calls.check(found, *_answer(x, g, indices, slots, num_slots=v, zero_empty_rows=True), F32)
     exact = oracle.knn_dinput(g, weight, indices, slots, num_inputs=x.shape[1])
     bound = oracle.knn_dinput(abs(oracle.f64(g)), abs(oracle.f64(weight)), indices, slots, num_inputs=x.shape[1])
     oracle.assert_within_ulp(dx, exact, 2 * bound, BF16, "dx")
