@@ -144,7 +144,7 @@ class Family:
             return [None, None, None, *nothing]
         if ad.is_undefined_primal(x):
             dtype, groups = x.aval.dtype, x.aval.shape[:group_rank]
-            dx = self.dinput(ct, w, table, spec=spec, out_dtype=_wide(ct, groups, dtype), group_rank=group_rank)
+            dx = self.dinput(ct, w, table, spec=spec, out_dtype=_wide(groups, dtype), group_rank=group_rank)
             return [sum_groups(dx, groups, dtype), None, None, *nothing]
         if ad.is_undefined_primal(w):
             g = _to(ct, w.aval.dtype)
@@ -183,7 +183,7 @@ class Family:
         if ad.is_undefined_primal(g):
             dtype, groups = g.aval.dtype, g.aval.shape[:group_rank]
             dg = self.forward(
-                _to(ct, w.dtype), w, None, table, spec=spec, out_dtype=_wide(ct, groups, dtype), group_rank=group_rank
+                _to(ct, w.dtype), w, None, table, spec=spec, out_dtype=_wide(groups, dtype), group_rank=group_rank
             )
             return [sum_groups(dg, groups, dtype), None, *nothing]
         dw, _ = self.dweight(
@@ -230,16 +230,14 @@ class Family:
             if _zero(ct_dw):
                 return [None, None, *nothing]
             dtype, shared = x.aval.dtype, x.aval.shape[:rank]
-            dx = self.dinput(
-                g, _to(ct_dw, g.dtype), table, spec=spec, out_dtype=_wide(ct_dw, shared, dtype), group_rank=rank
-            )
+            dx = self.dinput(g, _to(ct_dw, g.dtype), table, spec=spec, out_dtype=_wide(shared, dtype), group_rank=rank)
             return [sum_groups(dx, shared, dtype), None, *nothing]
         if _zero(ct_dw) and (_zero(ct_db) or not with_bias):
             return [None, None, *nothing]
         dtype, shared = g.aval.dtype, g.aval.shape[:rank]
         w = jnp.zeros(ct_dw.aval.shape, dtype) if _zero(ct_dw) else _to(ct_dw, dtype)
         bias = None if _zero(ct_db) or not with_bias else ct_db
-        dg = self.forward(x, w, bias, table, spec=spec, out_dtype=_wide(w, shared, dtype), group_rank=rank)
+        dg = self.forward(x, w, bias, table, spec=spec, out_dtype=_wide(shared, dtype), group_rank=rank)
         return [None, sum_groups(dg, shared, dtype), *nothing]
 
     def _dweight_batch(self, args: Any, dims: Any, **params: Any) -> Any:
@@ -266,6 +264,6 @@ class Family:
         return [True] * len(eqn.invars), eqn
 
 
-def _wide(value: Any, groups: Sequence[Any], dtype: Any) -> Any:
+def _wide(groups: Sequence[Any], dtype: Any) -> Any:
     """float32 where shared groups will be added afterwards, so that their sum is rounded once."""
     return jnp.float32 if any(size == 1 for size in groups) else dtype

@@ -16,11 +16,9 @@ from jax_knnconv._xla import cast as xla_cast
 
 def clip_cast(value: Any, dtype: Any) -> Any:
     """Clip to the finite range of a floating dtype by comparisons (NaN passes), then round to it."""
-    largest = float(jnp.finfo(dtype).max)
     if jnp.finfo(value.dtype).max <= jnp.finfo(dtype).max:
         return value.astype(dtype)
-    value = value.astype(jnp.float32)
-    return jnp.where(value > largest, largest, jnp.where(value < -largest, -largest, value)).astype(dtype)
+    return xla_cast.clip(value.astype(jnp.float32), dtype).astype(dtype)
 
 
 def _results(g: Any, x: Any, *, dtype: Any) -> list[jax.ShapeDtypeStruct]:

@@ -10,6 +10,12 @@ import jax.numpy as jnp
 from jax_knnconv._xla.sums import round_to
 
 
+def clip(value: jax.Array, dtype: Any) -> jax.Array:
+    """A float32 value in the finite range of `dtype`, by comparisons: NaN passes."""
+    largest = jnp.asarray(jnp.finfo(dtype).max, jnp.float32)
+    return jnp.where(value > largest, largest, jnp.where(value < -largest, -largest, value))
+
+
 def cast_operands(g: jax.Array, x: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
     """g16 = round(clip(g)), x16 = round(x), each to the nearest value of `dtype`, ties to even.
 
@@ -23,6 +29,4 @@ def cast_operands(g: jax.Array, x: jax.Array, dtype: Any) -> tuple[jax.Array, ja
       (g16, x16) of the shapes given.
     """
     g, x = round_to(g, jnp.float32), round_to(x, jnp.float32)
-    largest = jnp.asarray(jnp.finfo(dtype).max, jnp.float32)
-    g = jnp.where(g > largest, largest, jnp.where(g < -largest, -largest, g))
-    return round_to(g, dtype), round_to(x, dtype)
+    return round_to(clip(g, dtype), dtype), round_to(x, dtype)
