@@ -51,20 +51,15 @@ BoxMap TableMap(const gpu::TapGemm& gemm) {
           {2 * depth, 2 * depth * rows}, {kStepDepth, 1, kBoxRows}};
 }
 
-TileForm ChooseForm(const gpu::TapGemm& gemm, const gpu::TileChoice& wanted) {
-  TileForm form{kBoxRows, 64};
-  if (gemm.columns > 64) form.columns = 128;
-  if (gemm.columns > 128) form.columns = gemm.columns <= 192 ? 192 : 256;
-  if (wanted.columns > 0) form.columns = wanted.columns;
-  if (form.columns == 128 && gemm.batch * gemm.nodes >= 256) form.rows = 256;
-  if (wanted.rows > 0) form.rows = wanted.rows;
-  return form;
-}
-
 gpu::Status MakePlan(const gpu::TapGemm& gemm, const TileForm& form, TapPlan* plan) {
   plan->gemm = gemm;
   plan->column_tiles = static_cast<int32_t>(CeilDiv(gemm.columns, form.columns));
   KNNCONV_GPU_RETURN_IF_ERROR(Encode(WeightMap(gemm, form.columns), &plan->weight));
+  if (form.source == Source::kRows) {
+    plan->row_tiles = CeilDiv(gemm.batch * gemm.nodes, form.rows);
+    plan->tiles = plan->row_tiles * plan->column_tiles;
+    return {};
+  }
   if (gemm.kind != gpu::Taps::kWindow) {
     const int64_t boxes = form.rows / kBoxRows, parts = CeilDiv(gemm.batch, kBoxRows);
     // A tile holds one node where nodes differ in their slots.
@@ -103,16 +98,28 @@ gpu::Status Takes(int device, const gpu::TapGemm& gemm, bool* takes) {
 }
 
 bool Pays(const gpu::TapGemm& gemm) {
-  constexpr int kLeastDepth = 48, kLeastColumns = 32, kLeastBatch = 64;
-  if (gemm.depth < kLeastDepth || gemm.columns < kLeastColumns) return false;
-  return gemm.kind == gpu::Taps::kWindow || gemm.batch >= kLeastBatch;
+  constexpr int kLeastDepth = 48, kLeastColumns = 32;
+  return gemm.depth >= kLeastDepth && gemm.columns >= kLeastColumns;
 }
 
-gpu::Status RunTapGemm(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const gpu::TileChoice& wanted) {
+TileForm ChooseForm(const gpu::TapGemm& gemm) {
+  constexpr int kLeastBatchOfBoxes = 64;
+  TileForm form{Source::kBoxes, kBoxRows, 64};
+  if (gemm.columns > 64) form.columns = 128;
+  if (gemm.columns > 128) form.columns = gemm.columns <= 192 ? 192 : 256;
+  if (gemm.kind != gpu::Taps::kWindow && gemm.batch < kLeastBatchOfBoxes) {
+    form.source = Source::kRows;
+    if (form.columns == 192) form.columns = 256;
+    return form;
+  }
+  if (form.columns == 128 && gemm.batch * gemm.nodes >= 256) form.rows = 256;
+  return form;
+}
+
+gpu::Status RunTapGemm(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const TileForm& form) {
   gpu::Device device;
   KNNCONV_GPU_RETURN_IF_ERROR(gpu::GetDevice(site.device, &device));
   KNNCONV_GPU_RETURN_IF_ERROR(PrepareTensorMaps());
-  const TileForm form = ChooseForm(gemm, wanted);
   TapPlan plan{};
   if (!site.prepare) KNNCONV_GPU_RETURN_IF_ERROR(MakePlan(gemm, form, &plan));
   if (gemm.compute_type == gpu::Element::kF16) {

@@ -5,13 +5,29 @@
 
 namespace knnconv::hopper {
 
+// How the rows of a tile's A reach shared memory.
+enum class Source {
+  kBoxes,  // by the copy engine, kBoxRows at a time: the batch of one node, or pixels that follow each other
+  kRows,   // one by one, each row a (node, batch entry) of its own, with a list of taps of its own
+};
+
+// A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns. kRows: 128
+// rows and 64, 128 or 256 columns; for tables alone.
+struct TileForm {
+  Source source;
+  int rows, columns;
+};
+
 // Whether Hopper's kernels can run `gemm` on this device.
 gpu::Status Takes(int device, const gpu::TapGemm& gemm, bool* takes);
 
 // Whether they are expected to be the faster ones, by shape. Only where Takes.
 bool Pays(const gpu::TapGemm& gemm);
 
-// Runs a `gemm` that Takes. `wanted` may force the tile's rows (128, 256) and columns (64, 128, 192, 256).
-gpu::Status RunTapGemm(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const gpu::TileChoice& wanted);
+// The form of the tiles that `gemm` is cut into, by shape.
+TileForm ChooseForm(const gpu::TapGemm& gemm);
+
+// Runs a `gemm` that Takes.
+gpu::Status RunTapGemm(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const TileForm& form);
 
 }  // namespace knnconv::hopper

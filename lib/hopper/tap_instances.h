@@ -20,19 +20,29 @@ gpu::Status LaunchShape(const gpu::LaunchSite& site, const TapPlan& plan, int mu
 template <typename T, bool kTransposed>
 gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, const TileForm& form, int multiprocessors) {
   using internal::LaunchShape;
+  if (form.source == Source::kRows) {
+    switch (form.columns) {
+      case 64:
+        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 1, 2, 64>>(site, plan, multiprocessors);
+      case 128:
+        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 1, 2, 128>>(site, plan, multiprocessors);
+      default:
+        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 1, 2, 256>>(site, plan, multiprocessors);
+    }
+  }
   if (form.rows == 2 * kBoxRows) {
-    return form.columns == 64 ? LaunchShape<TapShape<T, kTransposed, 2, 2, 64>>(site, plan, multiprocessors)
-                              : LaunchShape<TapShape<T, kTransposed, 2, 2, 128>>(site, plan, multiprocessors);
+    return form.columns == 64 ? LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 64>>(site, plan, multiprocessors)
+                              : LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 128>>(site, plan, multiprocessors);
   }
   switch (form.columns) {
     case 64:
-      return LaunchShape<TapShape<T, kTransposed, 1, 1, 64>>(site, plan, multiprocessors);
+      return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 1, 64>>(site, plan, multiprocessors);
     case 128:
-      return LaunchShape<TapShape<T, kTransposed, 1, 1, 128>>(site, plan, multiprocessors);
+      return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 1, 128>>(site, plan, multiprocessors);
     case 192:
-      return LaunchShape<TapShape<T, kTransposed, 1, 2, 192>>(site, plan, multiprocessors);
+      return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 2, 192>>(site, plan, multiprocessors);
     default:
-      return LaunchShape<TapShape<T, kTransposed, 1, 2, 256>>(site, plan, multiprocessors);
+      return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 2, 256>>(site, plan, multiprocessors);
   }
 }
 

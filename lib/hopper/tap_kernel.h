@@ -10,7 +10,8 @@
 #pragma once
 
 #include "gpu/launch.h"
-#include "hopper/tap_feed.h"
+#include "hopper/box_feed.h"
+#include "hopper/row_feed.h"
 #include "hopper/tap_products.h"
 
 namespace knnconv::hopper {
@@ -24,8 +25,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   __syncthreads();
   if (threadIdx.x < 128 * Shape::kConsumers) {
     Consumer<Shape>(plan, pipe).Run();
+  } else if constexpr (Shape::kSource == Source::kRows) {
+    RowFeeder<Shape>(plan, pipe).Run();
   } else {
-    Feeder<Shape>(plan, pipe).Run();
+    BoxFeeder<Shape>(plan, pipe).Run();
   }
 }
 

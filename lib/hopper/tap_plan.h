@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "gpu/tap_gemm.h"
+#include "hopper/tap_gemm.h"
 
 namespace knnconv::hopper {
 
@@ -39,27 +39,30 @@ struct TapPlan {
 };
 
 // How a kernel cuts a TapGemm. Tiles have kBoxes * kBoxRows rows, which kConsumers warpgroups share.
-template <typename Element, bool kIsTransposed, int kBoxCount, int kConsumerCount, int kColumnCount>
+template <typename Element, bool kIsTransposed, Source kFrom, int kBoxCount, int kConsumerCount, int kColumnCount>
 struct TapShape {
   using T = Element;
   static constexpr bool kTransposed = kIsTransposed;
+  static constexpr Source kSource = kFrom;
   static constexpr int kBoxes = kBoxCount, kConsumers = kConsumerCount, kColumns = kColumnCount;
   static constexpr int kRows = kBoxes * kBoxRows;
   static constexpr int kBlocks = kRows / 64 / kConsumers;  // of 64 rows, in a consumer's sums
 
-  static constexpr int kProducerThreads = 32, kThreads = 128 * kConsumers + kProducerThreads;
+  static constexpr int kProducerThreads = kSource == Source::kBoxes ? 32 : 128;
+  static constexpr int kThreads = 128 * kConsumers + kProducerThreads;
   static constexpr int kBlocksOfMultiprocessor = kConsumers == 1 ? 2 : 1;
 
-  // Shared memory: stages of A and B, then 16 lines of results for each consuming warp, then barriers.
+  // Shared memory: stages of A and B, then 16 lines of results for each consuming warp, then barriers and notes, then
+  // what producers of rows share.
   static constexpr int kBytesA = kRows * kStepDepth * 2, kBytesB = kColumns * kStepDepth * 2;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kResultPitch = 128 + 16;  // lanes that write 4 bytes of 8 lines meet 32 banks
   static constexpr int kResultBytes = kConsumers * 4 * 16 * kResultPitch;
-  static constexpr int kTailBytes = 256, kAlignment = 1024;
+  static constexpr int kTailBytes = 512, kRowBytes = kSource == Source::kRows ? 4096 : 0, kAlignment = 1024;
   static constexpr int kLimit = (228 << 10) / kBlocksOfMultiprocessor - 1024;  // a block's own 1024 bytes count too
-  static constexpr int kRoom = (kLimit - kResultBytes - kTailBytes - kAlignment) / kStageBytes;
+  static constexpr int kRoom = (kLimit - kResultBytes - kTailBytes - kRowBytes - kAlignment) / kStageBytes;
   static constexpr int kStages = kRoom < 8 ? kRoom : 8;
-  static constexpr int kSharedBytes = kAlignment + kStages * kStageBytes + kResultBytes + kTailBytes;
+  static constexpr int kSharedBytes = kAlignment + kStages * kStageBytes + kResultBytes + kTailBytes + kRowBytes;
 };
 
 }  // namespace knnconv::hopper

@@ -16,7 +16,8 @@ class Consumer {
  public:
   KNNCONV_DEVICE Consumer(const TapPlan& plan, const Pipe<Shape>& pipe)
       : plan_(plan), pipe_(pipe), warp_(threadIdx.x / 32), lane_(threadIdx.x % 32),
-        first_row_(threadIdx.x / 128 * Shape::kBlocks * 64) {}
+        first_row_(threadIdx.x / 128 * Shape::kBlocks * 64),
+        own_row_(first_row_ + lane_ / 16 % Shape::kBlocks * 64 + warp_ % 4 * 16 + lane_ % 16) {}
 
   KNNCONV_DEVICE void Run() {
     for (int64_t t = blockIdx.x; t < plan_.tiles; t += gridDim.x) {
@@ -25,12 +26,12 @@ class Consumer {
           tile.row_tile * Shape::kRows >= PixelsOf(plan_, plan_.classes[tile.pixel_class])) {
         continue;
       }
-      const StepNote note = Multiply();
-      if (note.unwritten) continue;
+      const RowEnd end = Multiply();
+      const int64_t out_row = end.unwritten ? kNoRow : OutRow<Shape>(plan_, tile, own_row_);
       if (plan_.gemm.out_type == gpu::Element::kF32) {
-        Write<float>(tile, note);
+        Write<float>(tile, out_row, end.dead);
       } else {
-        Write<typename Shape::T>(tile, note);
+        Write<typename Shape::T>(tile, out_row, end.dead);
       }
     }
   }
@@ -38,9 +39,14 @@ class Consumer {
  private:
   static constexpr Major kMajorB = Shape::kTransposed ? Major::kK : Major::kMN;
 
-  // Adds up a tile's steps and returns the last one's note. A stage is given back once the next one's products are under
+  // What becomes of the lane's own row.
+  struct RowEnd {
+    bool unwritten, dead;
+  };
+
+  // Adds up a tile's steps and returns what the last one says. A stage is given back once the next one's products are under
   // way. (Steps have one length: with branches around some of the products, the compiler makes each wait for the last.)
-  KNNCONV_DEVICE StepNote Multiply() {
+  KNNCONV_DEVICE RowEnd Multiply() {
 #pragma unroll
     for (auto& block : sums_) {
 #pragma unroll
@@ -63,11 +69,17 @@ class Consumer {
       previous = stage;
       place_.Advance();
     } while (!note.last);
+    RowEnd end{note.unwritten, (note.dead >> own_row_ / kBoxRows & 1) != 0};
+    if constexpr (Shape::kSource == Source::kRows) {
+      const RowMarks marks = pipe_.Marks(previous, own_row_ / 32);
+      end = {(marks.unwritten >> own_row_ % 32 & 1) != 0, (marks.dead >> own_row_ % 32 & 1) != 0};
+    }
     WaitForProducts<0>();
+    __syncwarp();  // all lanes have read the marks
     Release(previous);
 #pragma unroll
     for (auto& block : sums_) PinSums(block);
-    return note;
+    return end;
   }
 
   KNNCONV_DEVICE void MultiplySlice(uint64_t a, uint64_t b, int slice) {
@@ -85,12 +97,10 @@ class Consumer {
 
   // out = round(sums + bias). Each warp turns 16 rows at a time in shared memory, so that it stores lines of 128 bytes.
   template <typename Out>
-  KNNCONV_DEVICE void Write(const TapTile& tile, const StepNote& note) const {
+  KNNCONV_DEVICE void Write(const TapTile& tile, int64_t own_out_row, bool own_is_dead) const {
     constexpr int kLine = 128 / sizeof(Out);  // columns
     char* results = pipe_.Results(warp_);
-    const int own = first_row_ + lane_ / 16 * 64 + warp_ % 4 * 16 + lane_ % 16;  // the row this lane looks up
-    const int64_t out_row = lane_ / 16 < Shape::kBlocks ? OutRow<Shape>(plan_, tile, own) : kNoRow;
-    const uint32_t dead = __ballot_sync(gpu::kAllLanes, (note.dead >> own / kBoxRows & 1) != 0);
+    const uint32_t dead = __ballot_sync(gpu::kAllLanes, own_is_dead);
     char* out = static_cast<char*>(plan_.gemm.out);
     const int64_t pitch = int64_t{plan_.gemm.columns} * sizeof(Out);
 #pragma unroll
@@ -117,7 +127,7 @@ class Consumer {
 #pragma unroll
         for (int i = 0; i < 16; i += 4) {
           const int row = i + lane_ / 8;
-          const int64_t to = __shfl_sync(gpu::kAllLanes, out_row, block * 16 + row);
+          const int64_t to = __shfl_sync(gpu::kAllLanes, own_out_row, block * 16 + row);
           const uint4 value = *reinterpret_cast<const uint4*>(results + row * Shape::kResultPitch + chunk * 16);
           if (to != kNoRow && column < plan_.gemm.columns) {
             *reinterpret_cast<uint4*>(out + to * pitch + column * static_cast<int64_t>(sizeof(Out))) = value;
@@ -142,7 +152,9 @@ class Consumer {
 
   const TapPlan& plan_;
   const Pipe<Shape>& pipe_;
-  const int warp_, lane_, first_row_;
+  const int warp_, lane_;
+  const int first_row_;  // of the warpgroup
+  const int own_row_;    // the row of the tile whose place in the result this lane looks up
   typename Pipe<Shape>::Place place_;
   float sums_[Shape::kBlocks][Shape::kColumns / 2];
 };

@@ -65,6 +65,10 @@ KNNCONV_DEVICE int64_t OutRow(const TapPlan& plan, const TapTile& tile, int row)
     const int w = pixels.residue[1] + place.j * gpu::SpacingOf(gemm.window, 1);
     return place.image * gemm.nodes + int64_t{h} * gemm.window.out_size[1] + w;
   }
+  if constexpr (Shape::kSource == Source::kRows) {
+    const gpu::Split place = gpu::Divide(tile.row_tile * Shape::kRows + row, gemm.batch);
+    return place.quotient < gemm.nodes ? place.remainder * gemm.nodes + place.quotient : kNoRow;
+  }
   const TableBox box = BoxOf<Shape>(plan, tile, row / kBoxRows);
   const int64_t b = box.first + row % kBoxRows;
   return box.node < gemm.nodes && b < gemm.batch ? b * gemm.nodes + box.node : kNoRow;

@@ -16,6 +16,8 @@ namespace {
 using knnconv::gpu::Element;
 using knnconv::gpu::TapGemm;
 using knnconv::gpu::Taps;
+using knnconv::hopper::Source;
+using knnconv::hopper::TileForm;
 
 void Check(cudaError_t code, int line) {
   if (code == cudaSuccess) return;
@@ -297,19 +299,16 @@ bool IsRight(const Problem& p, size_t rows_at_most) {
 
 cudaStream_t stream;
 
-void Run(const TapGemm& gemm, int rows, int columns) {
-  knnconv::gpu::TileChoice wanted;
-  wanted.rows = rows;
-  wanted.columns = columns;
-  const knnconv::gpu::Status status = knnconv::hopper::RunTapGemm({stream, 0, false}, gemm, wanted);
+void Run(const TapGemm& gemm, const TileForm& form) {
+  const knnconv::gpu::Status status = knnconv::hopper::RunTapGemm({stream, 0, false}, gemm, form);
   if (!status.ok()) {
     std::printf("  %s:%d %s: %s\n", status.file, status.line, status.call, cudaGetErrorString(status.code));
     std::exit(1);
   }
 }
 
-double Time(Problem& p, int rows, int columns) {
-  Run(p.gemm, rows, columns);
+double Time(Problem& p, const TileForm& form) {
+  Run(p.gemm, form);
   CHECK(cudaStreamSynchronize(stream));
   const int copies = static_cast<int>(p.sources.size()), launches = 8;
   cudaGraph_t graph;
@@ -319,7 +318,7 @@ double Time(Problem& p, int rows, int columns) {
     TapGemm gemm = p.gemm;
     gemm.source = p.sources[i % copies];
     gemm.out = p.outs[i % copies];
-    Run(gemm, rows, columns);
+    Run(gemm, form);
   }
   CHECK(cudaStreamEndCapture(stream, &graph));
   CHECK(cudaGraphInstantiate(&executable, graph, 0));
@@ -341,7 +340,17 @@ double Time(Problem& p, int rows, int columns) {
   return times[times.size() / 2];
 }
 
-const int kForms[][2] = {{128, 64}, {256, 64}, {128, 128}, {256, 128}, {128, 192}, {128, 256}};
+const TileForm kForms[] = {
+    {Source::kBoxes, 128, 64},  {Source::kBoxes, 256, 64},  {Source::kBoxes, 128, 128},
+    {Source::kBoxes, 256, 128}, {Source::kBoxes, 128, 192}, {Source::kBoxes, 128, 256},
+    {Source::kRows, 128, 64},   {Source::kRows, 128, 128},  {Source::kRows, 128, 256},
+};
+
+// Whether a case has tiles of this form.
+bool Has(const Case& c, const TileForm& form) { return c.kind != Taps::kWindow || form.source == Source::kBoxes; }
+
+const char* Name(const TileForm& form) { return form.source == Source::kBoxes ? "" : "rows "; }
+
 
 std::vector<Case> ValueCases() {
   std::vector<Case> cases;
@@ -362,6 +371,14 @@ std::vector<Case> ValueCases() {
       rows.slots = 7;
       add(rows, type, out, 0.3, zero);
       add(Dinput(Table("table", 130, 200, 72, 40, 13, 9)), type, out, 0.1, false);
+      add(Table("columns, 1", 1, 64, 64, 300, 257, 27), type, out, 0.1, zero);
+      add(Table("columns, 3", 3, 72, 200, 50, 141, 9), type, out, 0.5, zero);
+      Case lists = Table("rows, 40", 40, 72, 64, 60, 33, 15);
+      lists.kind = Taps::kRows;
+      lists.slots = 20;
+      add(lists, type, out, 0.3, zero);
+      add(Dinput(Table("table, 1", 1, 64, 72, 300, 257, 27)), type, out, 0.1, false);
+      add(Dinput(Table("table, 7", 7, 136, 64, 40, 33, 9)), type, out, 0.1, false);
       add(Dinput(Table("table", 270, 64, 192, 20, 17, 5)), type, out, 0.1, false);
       add(Dense("dense 3x3", 5, 13, 11, 72, 136, 3, 1, 1), type, out, 0, false);
       add(Dense("dense 3x3 s2 p0", 3, 14, 11, 64, 64, 3, 2, 0), type, out, 0, false);
@@ -384,7 +401,10 @@ std::vector<Case> TimedCases() {
       Table("128 256 k25", 128, 256, 256, 512, 256, 25), Table("96-256", 128, 96, 256, 230, 230, 25),
       Table("256-384", 128, 256, 384, 60, 60, 9),    Table("384-384", 128, 384, 384, 60, 60, 9),
       Table("512 16", 512, 256, 256, 16, 16, 9),     Table("128 64 230", 128, 64, 64, 230, 230, 9),
-      Dense("c11", 256, 16, 16, 64, 64, 3, 1, 1),    Dense("c16", 256, 8, 8, 64, 128, 3, 1, 1),
+      Table("40 64 230", 40, 64, 64, 230, 230, 9),   Table("10 64 230", 10, 64, 64, 230, 230, 9),
+      Table("100k 64", 1, 64, 64, 100000, 100000, 27), Table("100k 128", 1, 128, 128, 100000, 100000, 27),
+      Table("50k 256", 1, 256, 256, 50000, 50000, 27), Dense("c11", 256, 16, 16, 64, 64, 3, 1, 1),
+      Dense("c16", 256, 8, 8, 64, 128, 3, 1, 1),
       Dense("r1", 128, 56, 56, 64, 64, 3, 1, 1),     Dense("r2", 128, 28, 28, 128, 128, 3, 1, 1),
       Dense("r3", 128, 14, 14, 256, 256, 3, 1, 1),   Dense("r4", 128, 7, 7, 512, 512, 3, 1, 1),
       Dense("r3s2", 128, 28, 28, 256, 256, 3, 2, 1)};
@@ -403,16 +423,16 @@ int main(int argc, char** argv) {
     bool takes = false;
     knnconv::hopper::Takes(0, p.gemm, &takes);
     if (!takes) std::printf("%s: not taken\n", c.name.c_str());
-    for (const auto& form : kForms) {
-      if (!takes) continue;
+    for (const TileForm& form : kForms) {
+      if (!takes || !Has(c, form)) continue;
       CHECK(cudaMemset(p.outs[0], 0xff, p.out_elements * 4 + 64));
-      Run(p.gemm, form[0], form[1]);
+      Run(p.gemm, form);
       CHECK(cudaStreamSynchronize(stream));
       ++runs;
       if (!IsRight(p, size_t{1} << 40)) {
         ++failures;
-        std::printf("  in %s, type %d to %d, tile %d x %d\n", c.name.c_str(), static_cast<int>(c.type),
-                    static_cast<int>(c.out_type), form[0], form[1]);
+        std::printf("  in %s, type %d to %d, tile %s%d x %d\n", c.name.c_str(), static_cast<int>(c.type),
+                    static_cast<int>(c.out_type), Name(form), form.rows, form.columns);
       }
     }
     Free(&p);
@@ -424,15 +444,16 @@ int main(int argc, char** argv) {
     const double flops = 2.0 * c.batch * p.lists.source.size() * c.depth * c.columns;
     std::printf("%-14s", c.name.c_str());
     double best = 1e9;
-    for (const auto& form : kForms) {
-      if (form[1] > 64 && form[1] >= 2 * c.columns) continue;
-      const double ms = Time(p, form[0], form[1]);
+    for (const TileForm& form : kForms) {
+      if (form.columns > 64 && form.columns >= 2 * c.columns) continue;
+      if (!Has(c, form) || (c.batch < 10 && c.kind != Taps::kWindow && form.source == Source::kBoxes)) continue;
+      const double ms = Time(p, form);
       best = std::min(best, ms);
-      std::printf("  %dx%d %.4f", form[0], form[1], ms);
+      std::printf("  %s%dx%d %.4f", Name(form), form.rows, form.columns, ms);
       if (!IsRight(p, 500)) std::printf(" WRONG");
       std::fflush(stdout);
     }
-    const double automatic = Time(p, -1, -1);
+    const double automatic = Time(p, knnconv::hopper::ChooseForm(p.gemm));
     std::printf("  auto %.4f  best %.4f = %.0f TFLOP/s\n", automatic, best, flops / best / 1e9);
     Free(&p);
   }

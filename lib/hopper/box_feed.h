@@ -15,9 +15,9 @@ namespace knnconv::hopper {
 inline constexpr int kWarp = 32;
 
 template <typename Shape>
-class Feeder {
+class BoxFeeder {
  public:
-  KNNCONV_DEVICE Feeder(const TapPlan& plan, const Pipe<Shape>& pipe)
+  KNNCONV_DEVICE BoxFeeder(const TapPlan& plan, const Pipe<Shape>& pipe)
       : plan_(plan), pipe_(pipe), lane_(threadIdx.x % kWarp), steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {}
 
   KNNCONV_DEVICE void Run() {
@@ -43,14 +43,7 @@ class Feeder {
       Barrier& full = pipe_.Full(stage);
       full.ArriveExpecting(Shape::kStageBytes);
       load_a(pipe_.A(stage), &full, channel);
-      if constexpr (Shape::kTransposed) {
-        LoadBox(pipe_.B(stage), &plan_.weight, &full, channel, tile.first_column, slot);
-      } else {
-#pragma unroll
-        for (int j = 0; j < Shape::kColumns; j += 64) {
-          LoadBox(pipe_.B(stage) + j * kStepDepth * 2, &plan_.weight, &full, tile.first_column + j, channel, slot);
-        }
-      }
+      LoadWeights(plan_, pipe_, stage, tile.first_column, channel, slot);
       place_.Advance();
     }
   }
