@@ -359,12 +359,18 @@ const TileForm kForms[] = {
     {Source::kBoxes, 128, 64},  {Source::kBoxes, 256, 64},  {Source::kBoxes, 128, 128},
     {Source::kBoxes, 256, 128}, {Source::kBoxes, 128, 192}, {Source::kBoxes, 128, 256},
     {Source::kRows, 128, 64},   {Source::kRows, 128, 128},  {Source::kRows, 128, 256},
+    {Source::kBoxes, 128, 64, true},
 };
 
-// Whether a case has tiles of this form.
-bool Has(const Case& c, const TileForm& form) { return c.kind != Taps::kWindow || form.source == Source::kBoxes; }
+// Whether a problem has tiles of this form.
+bool Has(const Problem& p, const TileForm& form) {
+  if (form.resident && !knnconv::hopper::CanStay(p.gemm)) return false;
+  return p.c.kind != Taps::kWindow || form.source == Source::kBoxes;
+}
 
-const char* Name(const TileForm& form) { return form.source == Source::kBoxes ? "" : "rows "; }
+const char* Name(const TileForm& form) {
+  return form.source == Source::kRows ? "rows " : form.resident ? "resident " : "";
+}
 
 
 std::vector<Case> ValueCases() {
@@ -440,7 +446,7 @@ int main(int argc, char** argv) {
     knnconv::hopper::Takes(0, p.gemm, &takes);
     if (!takes) std::printf("%s: not taken\n", c.name.c_str());
     for (const TileForm& form : kForms) {
-      if (!takes || !Has(c, form)) continue;
+      if (!takes || !Has(p, form)) continue;
       CHECK(cudaMemset(p.outs[0], 0xff, p.out_elements * 4 + 64));
       Run(p.gemm, form);
       CHECK(cudaStreamSynchronize(stream));
@@ -463,7 +469,7 @@ int main(int argc, char** argv) {
     double best = 1e9;
     for (const TileForm& form : kForms) {
       if (form.columns > 64 && form.columns >= 2 * c.columns) continue;
-      if (!Has(c, form) || (c.batch < 10 && c.kind != Taps::kWindow && form.source == Source::kBoxes)) continue;
+      if (!Has(p, form) || (c.batch < 10 && c.kind != Taps::kWindow && form.source == Source::kBoxes)) continue;
       const double ms = Time(p, form);
       best = std::min(best, ms);
       std::printf("  %s%dx%d %.4f", Name(form), form.rows, form.columns, ms);
