@@ -14,16 +14,16 @@ namespace knnconv::hopper {
 inline constexpr int kLengthBuckets = 64;
 
 // Room that SortNodes needs besides `order`.
-template <int kThreads>
+template <int kThreads, int kMaxNodes>
 struct SortScratch {
-  uint16_t bucket[kSortedNodes];
+  uint16_t bucket[kMaxNodes];
   uint32_t place[kThreads / 32][kLengthBuckets];  // counts of each warp's nodes, then where the next one goes
   uint32_t total[kLengthBuckets];
 };
 
-// Fills order[place] with the nodes of a kSources `gemm`, at most kSortedNodes. By all threads of the block.
-template <int kThreads>
-KNNCONV_DEVICE void SortNodes(const gpu::TapGemm& gemm, uint16_t* order, SortScratch<kThreads>& scratch) {
+// Fills order[place] with the nodes of a kSources `gemm`, at most kMaxNodes. By all threads of the block.
+template <int kThreads, int kMaxNodes>
+KNNCONV_DEVICE void SortNodes(const gpu::TapGemm& gemm, uint16_t* order, SortScratch<kThreads, kMaxNodes>& scratch) {
   constexpr int kWarps = kThreads / 32;
   const int nodes = static_cast<int>(gemm.nodes), thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int share = (nodes + kThreads - 1) / kThreads * 32, begin = warp * share, end = min(begin + share, nodes);

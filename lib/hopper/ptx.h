@@ -122,6 +122,26 @@ KNNCONV_DEVICE void LoadPixels(void* to, const CUtensorMap* map, Barrier* barrie
       : "memory");
 }
 
+// Stores the box at `from` to the coordinates; what lies outside the tensor is left out. The caller's latest stores make a
+// batch when it commits them. The caller's own writes to the box need FenceAsyncProxy first.
+KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+               "r"(SharedAddress(from)), "r"(c0), "r"(c1)
+               : "memory");
+}
+KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, int c1, int c2) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+               "r"(SharedAddress(from)), "r"(c0), "r"(c1), "r"(c2)
+               : "memory");
+}
+KNNCONV_DEVICE void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until all but the caller's last kPending batches of stores have read their boxes.
+template <int kPending>
+KNNCONV_DEVICE void WaitForStoresToRead() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
 // Copies 16 bytes to shared memory at address `to`, or writes zeros there where `exists` is false and reads nothing.
 KNNCONV_DEVICE void CopyChunk(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");

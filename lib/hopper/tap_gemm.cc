@@ -51,10 +51,35 @@ BoxMap TableMap(const gpu::TapGemm& gemm) {
           {2 * depth, 2 * depth * rows}, {kStepDepth, 1, kBoxRows}};
 }
 
+// Boxes need rows that follow each other in the result, or in the batch of a node.
+Stores StoresOf(const gpu::TapGemm& gemm, Source source) {
+  const bool flat = gemm.batch * gemm.nodes <= INT32_MAX;
+  if (gemm.kind == gpu::Taps::kWindow) {
+    const bool one_class = !gemm.window.transposed || (gemm.window.stride[0] == 1 && gemm.window.stride[1] == 1);
+    return one_class && flat ? Stores::kFlat : Stores::kRows;
+  }
+  if (source == Source::kBoxes) return Stores::kTable;
+  // Hubs' rows are not written.
+  return gemm.batch == 1 && flat && gemm.kind != gpu::Taps::kSources ? Stores::kFlat : Stores::kRows;
+}
+
+BoxMap OutMap(const gpu::TapGemm& gemm, Stores stores) {
+  const auto columns = static_cast<uint64_t>(gemm.columns), batch = static_cast<uint64_t>(gemm.batch);
+  const auto nodes = static_cast<uint64_t>(gemm.nodes), bytes = static_cast<uint64_t>(gpu::ElementBytes(gemm.out_type));
+  const auto line = static_cast<uint32_t>(128 / bytes);
+  if (stores == Stores::kFlat) {
+    return {gemm.out_type, gemm.out, 2, {columns, batch * nodes}, {bytes * columns}, {line, kStoredRows}};
+  }
+  return {gemm.out_type, gemm.out, 3, {columns, nodes, batch}, {bytes * columns, bytes * columns * nodes},
+          {line, 1, kStoredRows}};
+}
+
 gpu::Status MakePlan(const gpu::TapGemm& gemm, const TileForm& form, TapPlan* plan) {
   plan->gemm = gemm;
   plan->column_tiles = static_cast<int32_t>(CeilDiv(gemm.columns, form.columns));
+  plan->stores = StoresOf(gemm, form.source);
   KNNCONV_GPU_RETURN_IF_ERROR(Encode(WeightMap(gemm, form.columns), &plan->weight));
+  if (plan->stores != Stores::kRows) KNNCONV_GPU_RETURN_IF_ERROR(Encode(OutMap(gemm, plan->stores), &plan->out));
   if (form.source == Source::kRows) {
     plan->row_tiles = CeilDiv(gemm.batch * gemm.nodes, form.rows);
     plan->tiles = plan->row_tiles * plan->column_tiles;
@@ -67,7 +92,6 @@ gpu::Status MakePlan(const gpu::TapGemm& gemm, const TileForm& form, TapPlan* pl
     plan->parts = static_cast<int32_t>(whole);
     plan->row_tiles = CeilDiv(gemm.nodes * whole, boxes);
     plan->tiles = plan->row_tiles * plan->column_tiles;
-    plan->sorts = gemm.kind == gpu::Taps::kSources && gemm.nodes <= kSortedNodes;
     return Encode(TableMap(gemm), &plan->source[0]);
   }
   const std::vector<PixelClass> classes = PixelClassesOf(gemm.window);

@@ -10,7 +10,8 @@ namespace knnconv::hopper {
 namespace internal {
 
 template <typename Shape>
-gpu::Status LaunchShape(const gpu::LaunchSite& site, const TapPlan& plan, int multiprocessors) {
+gpu::Status LaunchShape(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
+  plan.sorts = plan.gemm.kind == gpu::Taps::kSources && plan.gemm.nodes <= Shape::kSortedNodes;
   const int64_t at_once = int64_t{multiprocessors} * Shape::kBlocksOfMultiprocessor;
   const int64_t blocks = std::min((plan.tiles + Shape::kTeams - 1) / Shape::kTeams, at_once);
   return gpu::Launch<TapKernel<Shape>, Shape::kSharedBytes>(site, blocks, Shape::kThreads, plan);

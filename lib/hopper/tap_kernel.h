@@ -27,9 +27,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   const Pipe<Shape> pipe(shared, team);
   if constexpr (Shape::kSource == Source::kBoxes) {
     if (plan.sorts) {
-      using Scratch = SortScratch<Shape::kThreads>;
+      using Scratch = SortScratch<Shape::kThreads, Shape::kSortedNodes>;
       static_assert(sizeof(Scratch) <= Shape::kStages * Shape::kStageBytes);
-      SortNodes<Shape::kThreads>(plan.gemm, pipe.Order(), *reinterpret_cast<Scratch*>(Pipe<Shape>(shared, 0).A(0)));
+      SortNodes(plan.gemm, pipe.Order(), *reinterpret_cast<Scratch*>(Pipe<Shape>(shared, 0).A(0)));
       FenceAsyncProxy();  // copies follow to where the scratch was
     }
   }
@@ -39,11 +39,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   __syncthreads();
   const TileWalk<Shape> walk(plan, pipe.Order(), team);
   if (thread < kConsumers) {
+    GrowRegisters<Shape::kConsumerRegisters>();
     Consumer<Shape>(plan, pipe, walk).Run();
-  } else if constexpr (Shape::kSource == Source::kRows) {
-    RowFeeder<Shape>(plan, pipe, walk).Run();
   } else {
-    BoxFeeder<Shape>(plan, pipe, walk).Run();
+    ShrinkRegisters<Shape::kProducerRegisters>();
+    if constexpr (Shape::kSource == Source::kRows) {
+      RowFeeder<Shape>(plan, pipe, walk).Run();
+    } else if (team < Shape::kTeams) {
+      BoxFeeder<Shape>(plan, pipe, walk).Run();
+    }
   }
 }
 

@@ -80,9 +80,10 @@ class Pipe {
   KNNCONV_DEVICE RowMarks& Marks(int stage, int rows) const {
     return reinterpret_cast<RowMarks*>(&Note(Shape::kStages))[stage * (Shape::kRows / 32) + rows];
   }
-  // 16 lines of kResultPitch bytes of a consuming warp.
-  KNNCONV_DEVICE char* Results(int warp) const {
-    return base_ + Shape::kStages * Shape::kStageBytes + warp * 16 * Shape::kResultPitch;
+  // kStoredRows lines of a consuming warp, swizzled as the copy engine's boxes are.
+  KNNCONV_DEVICE char* Results(int warp, int number) const {
+    constexpr int kBytes = kStoredRows * 128;
+    return base_ + Shape::kStages * Shape::kStageBytes + (warp * Shape::kResults + number) * kBytes;
   }
   // The block's, for the order of its nodes; before the pipeline runs, stages are free for what sorts them.
   KNNCONV_DEVICE uint16_t* Order() const {

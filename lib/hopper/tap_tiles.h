@@ -86,6 +86,15 @@ class TileWalk {
     return box.node < gemm.nodes && b < gemm.batch ? b * gemm.nodes + box.node : kNoRow;
   }
 
+  // Where the box goes that starts with row `row` of the tile, beside its column; by plan.stores.
+  KNNCONV_DEVICE int FlatRow(const TapTile& tile, int row) const {
+    return static_cast<int>(tile.row_tile * Shape::kRows + row);
+  }
+  KNNCONV_DEVICE TableBox TableRows(const TapTile& tile, int row) const {
+    const TableBox box = Box(tile, row / kBoxRows);
+    return {box.node, box.first + row % kBoxRows};
+  }
+
  private:
   KNNCONV_DEVICE int64_t Index(int64_t turn) const {
     return turn * teams_ + (turn % 2 == 0 ? team_ : teams_ - 1 - team_);
