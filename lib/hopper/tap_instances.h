@@ -11,9 +11,13 @@ namespace internal {
 
 template <typename Shape>
 gpu::Status LaunchShape(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
-  plan.sorts = plan.gemm.kind == gpu::Taps::kSources && plan.gemm.nodes <= Shape::kSortedNodes;
+  // One tile for each multiprocessor, or each has as many blocks as it can.
   const int64_t at_once = int64_t{multiprocessors} * Shape::kBlocksOfMultiprocessor;
-  const int64_t blocks = std::min((plan.tiles + Shape::kTeams - 1) / Shape::kTeams, at_once);
+  const int64_t blocks = plan.tiles <= multiprocessors ? plan.tiles : at_once;
+  plan.row_of_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, multiprocessors));
+  // Sorting costs 2 microseconds of each block.
+  const bool is_short = plan.gemm.depth <= kStepDepth && plan.tiles <= 4 * multiprocessors;
+  plan.sorts = plan.gemm.kind == gpu::Taps::kSources && plan.gemm.nodes <= Shape::kSortedNodes && !is_short;
   return gpu::Launch<TapKernel<Shape>, Shape::kSharedBytes>(site, blocks, Shape::kThreads, plan);
 }
 

@@ -42,11 +42,12 @@ struct TapPlan {
   gpu::TapGemm gemm;
   PixelClass classes[kMaxClasses];
   int64_t tiles;
-  int64_t row_tiles;    // of each class
+  int64_t row_tiles;  // of each class
   int32_t column_tiles;
-  int32_t parts;        // of a node's batch: the copies that cover it
+  int32_t parts;  // of a node's batch: the copies that cover it
+  int32_t row_of_blocks;  // blocks of which each has a multiprocessor of its own; they divide the launch's
   Stores stores;
-  bool sorts;           // whether tiles of nodes with long lists come first
+  bool sorts;  // whether tiles of nodes with long lists come first
 };
 
 // How a kernel cuts a TapGemm. Tiles have kBoxes * kBoxRows rows, which kConsumers warpgroups share. A team is those and
