@@ -67,9 +67,11 @@ struct TapShape {
   static constexpr int kConsumerThreads = 128 * kConsumers;  // of a team
   static constexpr int kProducerThreads = kSource == Source::kBoxes ? 32 : 128;  // of a team, in the last warpgroup
   static constexpr int kThreads = kTeams * kConsumerThreads + 128;
-  // Of a thread: the last warpgroup leaves most of its share to the consumers.
-  static constexpr int kProducerRegisters = kSource == Source::kBoxes ? 64 : 88;
-  static constexpr int kConsumerRegisters = kSource == Source::kRows ? 208 : kThreads == 256 ? 192 : 224;
+  // Of a thread: the last warpgroup leaves most of its share to the consumers. More than the block was given, 168 with
+  // 384 threads and 128 with two blocks of 256, would wait for ever.
+  static constexpr int kProducerRegisters = kSource == Source::kRows ? 88 : kThreads == 256 ? 64 : 72;
+  static constexpr int kConsumerRegisters = kSource == Source::kRows ? 208 : kThreads == 256 ? 192 : 216;
+  static_assert(kConsumerRegisters * (kThreads - 128) + kProducerRegisters * 128 <= (kThreads == 256 ? 128 : 168) * kThreads);
   static constexpr int kBlocksOfMultiprocessor = kTeams * kConsumers == 1 ? 2 : 1;
 
   // Shared memory: resident weights, then for each team stages of A and B, kResults times 16 lines of results for each
