@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(kThreads) CastKernel(CastSide cotangent, CastS
   const float* const from = side.from + at;
   T* const to = static_cast<T*>(side.to) + at;
   if (side.vectors && at + kElements <= side.size) {
-    const float4 low = __ldg(reinterpret_cast<const float4*>(from));
-    const float4 high = __ldg(reinterpret_cast<const float4*>(from) + 1);
+    const float4 low = ReadOnly(reinterpret_cast<const float4*>(from));
+    const float4 high = ReadOnly(reinterpret_cast<const float4*>(from) + 1);
     struct alignas(16) Vector {
       T value[kElements];
     };

@@ -216,7 +216,7 @@ KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable
     more = more && moved == width && cursor < list.count;
   }
   live = GroupBallot(live, width) != 0;
-  if (kMove) __syncwarp();  // all lanes of a node have read what one of them writes
+  if (kMove) SyncWarp();  // all lanes of a node have read what one of them writes
   if (kMove && lane == 0 && j < tile.nodes) {
     if (live) MarkLive(table, j);
     table.list.cursor[j] = cursor;
@@ -268,7 +268,7 @@ KNNCONV_DEVICE int NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTabl
     for (int l = max(first, 0); l < min(end, kLayers); ++l) table.list.layer_slot[l] = slot_begin + t;
   }
   // Every layer of a slot is some node's tap, or that of a hole between taps, which adds zeros.
-  if (t == 0) table.live = layers == kLayers ? kAllLanes : (1u << layers) - 1;
+  if (t == 0) table.live = layers == kLayers ? ~0u : (1u << layers) - 1;
   __syncthreads();
   WalkLists<true>(gemm, tile, table, slot_begin, progress.next, [&](int j, int slot, int32_t source, int rank) {
     const int layer = table.list.first_layer[slot - slot_begin] + rank - round;
