@@ -70,6 +70,23 @@ KNNCONV_DEVICE void SyncWarp() {
 // Of the whole warp.
 KNNCONV_DEVICE bool AnyLane(bool predicate) { return internal::WarpBallot(predicate) != 0; }
 
+// A barrier of a block of kThreads that tells whether some thread's predicate holds.
+template <int kThreads>
+KNNCONV_DEVICE bool SyncThreadsOr(bool predicate) {
+#if defined(__HIP_PLATFORM_AMD__)
+  // __syncthreads_or of HIP's older device libraries shifts whole waves, which gfx10 and later cannot.
+  __shared__ bool any[kThreads / kWarpSize];
+  any[threadIdx.x / kWarpSize] = AnyLane(predicate);
+  __syncthreads();
+  bool result = false;
+  for (bool warp : any) result |= warp;
+  __syncthreads();
+  return result;
+#else
+  return __syncthreads_or(predicate) != 0;
+#endif
+}
+
 // Bit i: the predicate of lane i of the caller's group.
 KNNCONV_DEVICE uint32_t GroupBallot(bool predicate, int width) {
   const uint32_t mask = width == 32 ? ~0u : (1u << width) - 1;

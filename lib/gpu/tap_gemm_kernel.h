@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "gpu/fault.h"
 #include "gpu/fragment.h"
 #include "gpu/lanes.h"
 #include "gpu/tap_cells.h"
@@ -203,8 +204,8 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(kTapThreads, (kBlocks<Shape, kStaging>))
         if (step >= 0) {
           WaitForCopies<Kernel::kStages - 2>();
           if constexpr (kStaging == Staging::kCells) {
-            low = __syncthreads_or(low_parts) != 0;
-          } else {
+            low = SyncThreadsOr<kTapThreads>(low_parts);
+          } else if (kFault != Fault::kDroppedBarrier) {
             __syncthreads();
           }
         }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -25,12 +26,14 @@ struct Copy {
   const char* from;
 };
 
+using Copies = std::deque<std::vector<Copy>>;  // in batches, of which the last is open
+
 struct Thread {
   Fiber fiber;
   bool done = false;
   const Barrier* waits_for = nullptr;  // until its generation is another
   int generation = 0;
-  std::deque<std::vector<Copy>> batches = std::deque<std::vector<Copy>>(1);  // the last one is open
+  Copies batches;
 };
 
 struct Free {
@@ -38,7 +41,7 @@ struct Free {
 };
 
 struct Block {
-  std::vector<Thread> threads;
+  std::vector<Thread>& threads;
   std::unique_ptr<char, Free> shared;
   Barrier all;
   std::vector<Barrier> warps;
@@ -103,11 +106,10 @@ void RunBlock() {
 }  // namespace
 
 void RunGrid(int64_t blocks, int threads, int shared_bytes, const std::function<void()>& body) {
-  Block here;
-  here.threads = std::vector<Thread>(threads);
-  here.warps = std::vector<Barrier>((threads + kWarpThreads - 1) / kWarpThreads);
-  here.values.resize(threads);
-  here.body = &body;
+  static std::map<int, std::vector<Thread>> kept;  // by their number: stacks are costly to make
+  std::vector<Thread>& fibers = kept.try_emplace(threads, threads).first->second;
+  Block here{fibers, nullptr, {}, std::vector<Barrier>((threads + kWarpThreads - 1) / kWarpThreads),
+             std::vector<uint32_t>(threads), &body, {}};
   block = &here;
   grid_size.x = static_cast<uint32_t>(blocks);
   for (int64_t i = 0; i < blocks; ++i) {
@@ -116,9 +118,10 @@ void RunGrid(int64_t blocks, int threads, int shared_bytes, const std::function<
     if (shared_bytes > 0 && posix_memalign(&shared, 128, shared_bytes) != 0) std::abort();
     here.shared.reset(static_cast<char*>(shared));
     if (shared_bytes > 0) std::memset(shared, 0xff, shared_bytes);
-    for (Thread& thread : here.threads) {
+    for (Thread& thread : fibers) {
       thread.fiber.Start(RunThread);
       thread.done = false;
+      thread.batches = Copies(1);
     }
     RunBlock();
   }
