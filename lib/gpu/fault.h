@@ -10,7 +10,7 @@ enum class Fault {
   kClippedInputs,   // inputs clipped like cotangents
   kCastBoundary,    // the cast's first block of inputs taken for one of cotangents
   kDroppedBarrier,  // products of forward and dinput do not wait for what other threads stage
-  kWrongResidue,    // a tile of a strided dense dinput takes its neighbour's class of columns
+  kWrongResidue,    // pixels of a strided dense dinput take the taps of their neighbours in the line
 };
 
 #if defined(KNNCONV_FAULT)

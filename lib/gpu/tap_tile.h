@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "gpu/fault.h"
 #include "gpu/tap_gemm_launch.h"
 
 namespace knnconv::gpu {
@@ -103,7 +102,7 @@ KNNCONV_DEVICE void OpenPixels(const TapGemm& gemm, int64_t row_tile, uint32_t p
   const int spacing_h = SpacingOf(w, 0), spacing_w = SpacingOf(w, 1);
   const int classes_w = min(spacing_w, w.out_size[1]);
   tile.residue[0] = pixel_class / classes_w;
-  tile.residue[1] = (pixel_class + (kFault == Fault::kWrongResidue ? 1 : 0)) % classes_w;
+  tile.residue[1] = pixel_class % classes_w;
   const int height = (w.out_size[0] - tile.residue[0] + spacing_h - 1) / spacing_h;
   tile.width = (w.out_size[1] - tile.residue[1] + spacing_w - 1) / spacing_w;
   const int64_t first = row_tile * kRows, all = gemm.batch * height * tile.width;
