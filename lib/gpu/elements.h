@@ -28,6 +28,8 @@ struct ElementOf<BFloat> {
   static constexpr Element value = Element::kBF16;
 };
 
+#if defined(KNNCONV_KERNELS)
+
 template <typename T>
 KNNCONV_DEVICE T FromFloat(float value);
 template <>
@@ -82,5 +84,7 @@ KNNCONV_DEVICE void StoreElement(void* data, Element type, int64_t index, float 
       static_cast<BFloat*>(data)[index] = FromFloat<BFloat>(value);
   }
 }
+
+#endif
 
 }  // namespace knnconv::gpu

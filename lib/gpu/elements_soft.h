@@ -18,6 +18,8 @@ struct BFloat {
   uint16_t bits;
 };
 
+#if defined(KNNCONV_KERNELS)
+
 namespace soft {
 
 #if defined(KNNCONV_PLAIN)
@@ -68,7 +70,7 @@ inline float ToFloat(Half value) {
   return FromBits(sign | (exponent + 127 - 15) << 23 | mantissa << 13);
 }
 
-#elif defined(__HIPCC__)
+#else
 
 __device__ inline Half RoundToHalf(float value) {
   return {__builtin_bit_cast(uint16_t, static_cast<_Float16>(value))};
@@ -81,4 +83,7 @@ __device__ inline float ToFloat(Half value) { return static_cast<float>(__builti
 #undef KNNCONV_SOFT
 
 }  // namespace soft
+
+#endif
+
 }  // namespace knnconv::gpu

@@ -5,6 +5,11 @@
 // it. Plain C++ (KNNCONV_PLAIN) runs kernels on the CPU, for tests: gpu/plain/.
 #pragma once
 
+// Defined where kernels are compiled; the host compiler, which compiles handlers, does not see what is theirs alone.
+#if defined(__CUDACC__) || defined(__HIPCC__) || defined(KNNCONV_PLAIN)
+#define KNNCONV_KERNELS 1
+#endif
+
 #if defined(KNNCONV_PLAIN)
 
 #include "gpu/elements_soft.h"
@@ -79,19 +84,18 @@ using BFloat = __nv_bfloat16;
 #define KNNCONV_ROLLED
 #endif
 
+#if defined(KNNCONV_KERNELS)
 namespace knnconv::gpu {
 
 // Reads what no thread writes while the kernel runs.
+template <typename T>
+KNNCONV_DEVICE T ReadOnly(const T* at) {
 #if defined(__CUDACC__)
-template <typename T>
-KNNCONV_DEVICE T ReadOnly(const T* at) {
   return __ldg(at);
-}
 #else
-template <typename T>
-KNNCONV_DEVICE T ReadOnly(const T* at) {
   return *at;
-}
 #endif
+}
 
 }  // namespace knnconv::gpu
+#endif
