@@ -55,8 +55,8 @@ using Layout = Gfx11;
 static_assert(__AMDGCN_WAVEFRONT_SIZE__ == Layout::kLanes, "waves of 32 lanes on gfx11 and gfx12, of 64 on gfx9");
 #endif
 
-inline constexpr int kWords = Layout::kElements / 2;             // of an operand, in a lane
-inline constexpr int kSums = 16 * 16 / Layout::kLanes;           // of an accumulator, in a lane
+// Of an operand and of an accumulator, in a lane.
+inline constexpr int kWords = Layout::kElements / 2, kSums = kFragment * kFragment / Layout::kLanes;
 using Words = uint32_t[kWords];
 using Sums = float[kSums];
 
