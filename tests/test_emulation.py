@@ -34,6 +34,11 @@ def test_kernels_are_right_and_stay_in_bounds(check, tmp_path):
     assert toolchains.check([program]) == "0 failures\n"
 
 
+def test_kernels_are_right_with_warps_of_64(tmp_path):
+    program = build(tmp_path, "check_tap_gemm", "FORM=plain64", "FLAGS=-O0")
+    assert toolchains.check([program]) == "0 failures\n"
+
+
 @pytest.mark.parametrize("form", ["plain64", *AMD_FORMS])
 def test_fragments_of_other_warps(form, tmp_path):
     program = build(tmp_path, "check_fragments", f"FORM={form}", "FLAGS=-fsanitize=address")

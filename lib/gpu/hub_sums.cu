@@ -169,14 +169,15 @@ KNNCONV_DEVICE void SumSegment(const Hubs& hubs, int64_t parts, const SegmentIte
           if (t < width) sums[t] = sum;
           __syncthreads();
           const int count = min(width, gemm.depth - d);
-          for (int p = part; p < columns; p += kThreads / kGroupLanes) {
+          // Groups of one warp take different columns and stay in step.
+          for (int p = part; p - part < columns; p += kThreads / kGroupLanes) {
             const int64_t line = weight_base + (int64_t{slot[begin]} * gemm.columns + first + p) * gemm.depth + d;
             float product = 0.0f;
-            for (int i = part_lane; i < count; i += kGroupLanes) {
+            for (int i = part_lane; i < count && p < columns; i += kGroupLanes) {
               product += sums[i] * LoadElement(gemm.weight, gemm.compute_type, line + i);
             }
             product = GroupSum(product);
-            if (part_lane == 0) result[p] += product;
+            if (part_lane == 0 && p < columns) result[p] += product;
           }
           __syncthreads();
         }
