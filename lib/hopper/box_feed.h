@@ -178,16 +178,16 @@ class BoxFeeder {
             }
           }
         }
-        for (uint32_t left = __ballot_sync(gpu::kAllLanes, live); left != 0; left &= left - 1) {
+        for (uint32_t left = __ballot_sync(kAllLanes, live); left != 0; left &= left - 1) {
           if (holds && lane_ == 0) LoadTableTap(span, held, {false, false, 0, 0});
           const int from = __ffs(static_cast<int>(left)) - 1;
 #pragma unroll
-          for (int i = 0; i < Shape::kBoxes; ++i) held.node[i] = __shfl_sync(gpu::kAllLanes, tap.node[i], from);
-          held.slot = __shfl_sync(gpu::kAllLanes, tap.slot, from);
+          for (int i = 0; i < Shape::kBoxes; ++i) held.node[i] = __shfl_sync(kAllLanes, tap.node[i], from);
+          held.slot = __shfl_sync(kAllLanes, tap.slot, from);
           holds = true;
         }
       } while (first < span.count);
-      if (plan_.gemm.zero_empty_rows) alive = __reduce_or_sync(gpu::kAllLanes, alive);
+      if (plan_.gemm.zero_empty_rows) alive = __reduce_or_sync(kAllLanes, alive);
       const uint32_t dead = plan_.gemm.zero_empty_rows ? ~alive & ((1u << Shape::kBoxes) - 1) : 0;
       if (lane_ == 0) LoadTableTap(span, held, {true, span.hub, dead, 0});
       span = after;

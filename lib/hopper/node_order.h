@@ -46,7 +46,7 @@ KNNCONV_DEVICE void SortNodes(const gpu::TapGemm& gemm, uint16_t* order, SortScr
   auto for_each_group = [&](const auto& visit) {
     for (int first = begin; first < end; first += 32) {
       const int n = first + lane, bucket = n < end ? scratch.bucket[n] : kLengthBuckets;
-      const uint32_t same = __match_any_sync(gpu::kAllLanes, bucket);
+      const uint32_t same = __match_any_sync(kAllLanes, bucket);
       const int rank = __popc(same & ((1u << lane) - 1));
       if (n < end) visit(n, bucket, rank);
       __syncwarp();

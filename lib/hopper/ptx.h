@@ -10,6 +10,8 @@
 
 namespace knnconv::hopper {
 
+inline constexpr uint32_t kAllLanes = 0xffffffffu;  // of a warp
+
 KNNCONV_DEVICE uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }

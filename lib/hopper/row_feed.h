@@ -98,7 +98,7 @@ class RowFeeder {
 
   // The least of the threads' slots.
   KNNCONV_DEVICE int32_t LeastSlot(int32_t slot) {
-    slot = __reduce_min_sync(gpu::kAllLanes, slot);
+    slot = __reduce_min_sync(kAllLanes, slot);
     turn_ ^= 1;
     int32_t(&least)[4] = table_.least_slot[turn_];
     if (thread_ % 32 == 0) least[thread_ / 32] = slot;
@@ -147,8 +147,8 @@ class RowFeeder {
       const bool ends = last && step == steps_ - 1;
       pipe_.Empty(stage).Wait(place_.parity ^ 1);
       if (ends) {
-        const uint32_t unwritten = __ballot_sync(gpu::kAllLanes, row.hub);
-        const uint32_t dead = __ballot_sync(gpu::kAllLanes, plan_.gemm.zero_empty_rows && !alive);
+        const uint32_t unwritten = __ballot_sync(kAllLanes, row.hub);
+        const uint32_t dead = __ballot_sync(kAllLanes, plan_.gemm.zero_empty_rows && !alive);
         if (thread_ % 32 == 0) pipe_.Marks(stage, thread_ / 32) = {unwritten, dead};
       }
       if (thread_ == 0) {

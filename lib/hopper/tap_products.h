@@ -109,7 +109,7 @@ class Consumer {
   template <typename Out>
   KNNCONV_DEVICE void Write(const TapTile& tile, int64_t own_out_row, bool own_is_dead) {
     constexpr int kLine = 128 / sizeof(Out);  // columns
-    const uint32_t dead = __ballot_sync(gpu::kAllLanes, own_is_dead);
+    const uint32_t dead = __ballot_sync(kAllLanes, own_is_dead);
 #pragma unroll
     for (int first = 0; first < Shape::kColumns; first += kLine) {
       const int first_column = tile.first_column + first;
@@ -172,7 +172,7 @@ class Consumer {
 #pragma unroll
     for (int i = 0; i < kStoredRows; i += 4) {
       const int row = i + lane_ / 8;
-      const int64_t to = __shfl_sync(gpu::kAllLanes, own_out_row, block * 16 + row);
+      const int64_t to = __shfl_sync(kAllLanes, own_out_row, block * 16 + row);
       const uint4 value = *reinterpret_cast<const uint4*>(Chunk(results, row, chunk));
       if (to != kNoRow && column < plan_.gemm.columns) {
         *reinterpret_cast<uint4*>(static_cast<Out*>(plan_.gemm.out) + to * plan_.gemm.columns + column) = value;
