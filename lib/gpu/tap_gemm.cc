@@ -87,7 +87,7 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
     bool takes = false;
     KNNCONV_GPU_RETURN_IF_ERROR(hopper::Takes(site.device, gemm, &takes));
     if (takes && (wanted.kernel == KernelFamily::kHopper || hopper::Pays(gemm))) {
-      return hopper::RunTapGemm(site, gemm, hopper::ChooseForm(gemm));
+      return hopper::RunTapGemm(site, gemm, hopper::ChooseForm(gemm, multiprocessors));
     }
   }
 #endif

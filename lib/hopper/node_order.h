@@ -1,6 +1,7 @@
 // Nodes by the length of their lists, longest first, so that no team is left with a long one at the end.
 //
-// Each block sorts for itself: a counting sort by length in shared memory, stable, so that all blocks find the same order.
+// Each block sorts for itself: a counting sort by length in shared memory, stable, so that all blocks find the same
+// order.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,9 @@ KNNCONV_DEVICE void SortNodes(const gpu::TapGemm& gemm, uint16_t* order, SortScr
   int shift = 0;
   while ((4 * mean >> shift) >= kLengthBuckets) ++shift;
 
-  for (int i = thread; i < kWarps * kLengthBuckets; i += kThreads) scratch.place[i / kLengthBuckets][i % kLengthBuckets] = 0;
+  for (int i = thread; i < kWarps * kLengthBuckets; i += kThreads) {
+    scratch.place[i / kLengthBuckets][i % kLengthBuckets] = 0;
+  }
 #pragma unroll 4
   for (int n = thread; n < nodes; n += kThreads) {
     const int64_t count = gpu::SourceOffset(offsets, n + 1) - gpu::SourceOffset(offsets, n);

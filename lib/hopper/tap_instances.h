@@ -37,8 +37,9 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
     }
   }
   if (form.rows == 2 * kBoxRows) {
-    return form.columns == 64 ? LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 64>>(site, plan, multiprocessors)
-                              : LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 128>>(site, plan, multiprocessors);
+    return form.columns == 64
+               ? LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 64>>(site, plan, multiprocessors)
+               : LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 128>>(site, plan, multiprocessors);
   }
   switch (form.columns) {
     case 64:

@@ -5,8 +5,9 @@
 //         sums += A @ B                                                                         (wgmma, fp32)
 //     out = round(sums + bias)
 //
-// A block stays on its multiprocessor and takes every so manyth tile, so that the next tile's steps are on their way while
-// one is written. Large tiles are bound by the products (and the chip's power), tiles of 64 columns by the fill from L2.
+// A block stays on its multiprocessor and takes every so manyth tile, so that the next tile's steps are on their way
+// while one is written. Large tiles are bound by the products (and the chip's power), tiles of 64 columns by the fill
+// from L2.
 #pragma once
 
 #include "gpu/launch.h"
@@ -23,7 +24,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   extern __shared__ char shared[];
   constexpr int kConsumers = Shape::kTeams * Shape::kConsumerThreads;
   const int thread = threadIdx.x;
-  const int team = thread < kConsumers ? thread / Shape::kConsumerThreads : (thread - kConsumers) / Shape::kProducerThreads;
+  const int team = thread < kConsumers ? thread / Shape::kConsumerThreads
+                                       : (thread - kConsumers) / Shape::kProducerThreads;
   const Pipe<Shape> pipe(shared, team);
   if constexpr (Shape::kSource == Source::kBoxes) {
     if (plan.sorts) {

@@ -1,7 +1,9 @@
-// The pipeline between a team's threads that load tiles and those that multiply them: a ring of stages in shared memory.
+// The pipeline between a team's threads that load tiles and those that multiply them: a ring of stages in shared
+// memory.
 //
-// A stage holds one step of the main loop, A [rows, 64] and B [64, columns], and a note. Notes are all that tells consumers
-// where a tile ends: they need not know where tiles come from. What a step lacks in depth is zeros in A and B.
+// A stage holds one step of the main loop, A [rows, 64] and B [64, columns], and a note. Notes are all that tells
+// consumers where a tile ends: they need not know where tiles come from. What a step lacks in depth is zeros in A and
+// B.
 #pragma once
 
 #include <cstdint>

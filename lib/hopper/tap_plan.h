@@ -50,9 +50,10 @@ struct TapPlan {
   bool sorts;  // whether tiles of nodes with long lists come first
 };
 
-// How a kernel cuts a TapGemm. Tiles have kBoxes * kBoxRows rows, which kConsumers warpgroups share. A team is those and
-// the warp or, for rows, the warpgroup that loads for them. With resident weights a block has two teams, each with tiles of its own, and all slots'
-// matrices lie in shared memory from start to end: a third less to load for tiles of 64 columns, which loads bound.
+// How a kernel cuts a TapGemm. Tiles have kBoxes * kBoxRows rows, which kConsumers warpgroups share. A team is those
+// and the warp or, for rows, the warpgroup that loads for them. With resident weights a block has two teams, each with
+// tiles of its own, and all slots' matrices lie in shared memory from start to end: a third less to load for tiles of
+// 64 columns, which loads bound.
 template <typename Element, bool kIsTransposed, Source kFrom, int kBoxCount, int kConsumerCount, int kColumnCount,
           bool kIsResident = false>
 struct TapShape {
@@ -71,7 +72,8 @@ struct TapShape {
   // 384 threads and 128 with two blocks of 256, would wait for ever.
   static constexpr int kProducerRegisters = kSource == Source::kRows ? 88 : kThreads == 256 ? 64 : 72;
   static constexpr int kConsumerRegisters = kSource == Source::kRows ? 208 : kThreads == 256 ? 192 : 216;
-  static_assert(kConsumerRegisters * (kThreads - 128) + kProducerRegisters * 128 <= (kThreads == 256 ? 128 : 168) * kThreads);
+  static constexpr int kGivenRegisters = kThreads == 256 ? 128 : 168;
+  static_assert(kConsumerRegisters * (kThreads - 128) + kProducerRegisters * 128 <= kGivenRegisters * kThreads);
   static constexpr int kBlocksOfMultiprocessor = kTeams * kConsumers == 1 ? 2 : 1;
 
   // Shared memory: resident weights, then for each team stages of A and B, kResults times 16 lines of results for each

@@ -15,7 +15,8 @@ template <typename Shape>
 class Consumer {
  public:
   KNNCONV_DEVICE Consumer(const TapPlan& plan, const Pipe<Shape>& pipe, const TileWalk<Shape>& walk)
-      : plan_(plan), pipe_(pipe), walk_(walk), warp_(threadIdx.x % Shape::kConsumerThreads / 32), lane_(threadIdx.x % 32),
+      : plan_(plan), pipe_(pipe), walk_(walk),
+        warp_(threadIdx.x % Shape::kConsumerThreads / 32), lane_(threadIdx.x % 32),
         first_row_(warp_ / 4 * Shape::kBlocks * 64),
         own_row_(first_row_ + lane_ / 16 % Shape::kBlocks * 64 + warp_ % 4 * 16 + lane_ % 16) {}
 
@@ -45,8 +46,9 @@ class Consumer {
     bool unwritten, dead;
   };
 
-  // Adds up a tile's steps and returns what the last one says. A stage is given back once the next one's products are under
-  // way. (Steps have one length: with branches around some of the products, the compiler makes each wait for the last.)
+  // Adds up a tile's steps and returns what the last one says. A stage is given back once the next one's products are
+  // under way. (Steps have one length: with branches around some of the products, the compiler makes each wait for the
+  // last.)
   KNNCONV_DEVICE RowEnd Multiply() {
     ClearSums();
     int previous = -1;
@@ -97,7 +99,8 @@ class Consumer {
     for (int block = 0; block < Shape::kBlocks; ++block) {
       constexpr uint64_t kBlockAdvance = 64 * kStepDepth * 2 / 16;
       MultiplyAdd<typename Shape::T, Shape::kColumns, Major::kK, kMajorB>(
-          sums_[block], a + block * kBlockAdvance + slice * kDepthAdvance<Major::kK>, b + slice * kDepthAdvance<kMajorB>);
+          sums_[block], a + block * kBlockAdvance + slice * kDepthAdvance<Major::kK>,
+          b + slice * kDepthAdvance<kMajorB>);
     }
   }
 
@@ -105,7 +108,8 @@ class Consumer {
     if (lane_ == 0) pipe_.Empty(stage).Arrive();
   }
 
-  // out = round(sums + bias). Each warp gathers 16 rows and 128 bytes of them at a time in shared memory, to store lines.
+  // out = round(sums + bias). Each warp gathers 16 rows and 128 bytes of them at a time in shared memory, to store
+  // lines.
   template <typename Out>
   KNNCONV_DEVICE void Write(const TapTile& tile, int64_t own_out_row, bool own_is_dead) {
     constexpr int kLine = 128 / sizeof(Out);  // columns
@@ -148,7 +152,9 @@ class Consumer {
   }
 
   // 16 bytes of a swizzled line.
-  KNNCONV_DEVICE static char* Chunk(char* lines, int row, int chunk) { return lines + row * 128 + ((chunk ^ row % 8) << 4); }
+  KNNCONV_DEVICE static char* Chunk(char* lines, int row, int chunk) {
+    return lines + row * 128 + ((chunk ^ row % 8) << 4);
+  }
 
   KNNCONV_DEVICE void StoreBoxes(const char* results, const TapTile& tile, int first_column, int block) const {
     FenceAsyncProxy();

@@ -477,7 +477,7 @@ int main(int argc, char** argv) {
       if (!IsRight(p, 500)) std::printf(" WRONG");
       std::fflush(stdout);
     }
-    const double automatic = Time(p, knnconv::hopper::ChooseForm(p.gemm));
+    const double automatic = Time(p, knnconv::hopper::ChooseForm(p.gemm, 132));
     std::printf("  auto %.4f  best %.4f = %.0f TFLOP/s\n", automatic, best, flops / best / 1e9);
     Free(&p);
   }
