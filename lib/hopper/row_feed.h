@@ -27,8 +27,8 @@ template <typename Shape>
 class RowFeeder {
  public:
   KNNCONV_DEVICE RowFeeder(const TapPlan& plan, const Pipe<Shape>& pipe, const TileWalk<Shape>& walk)
-      : plan_(plan), pipe_(pipe), walk_(walk), table_(*reinterpret_cast<RowTable*>(pipe.Rows())), thread_(threadIdx.x % 128),
-        steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {
+      : plan_(plan), pipe_(pipe), walk_(walk), table_(*reinterpret_cast<RowTable*>(pipe.Rows())),
+        thread_(threadIdx.x % 128), steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {
     static_assert(sizeof(RowTable) <= Shape::kRowBytes && Shape::kRows == kBoxRows);
   }
 
@@ -40,13 +40,11 @@ class RowFeeder {
       row = after;
     }
     gpu::WaitForCopies<0>();
-    while (signalled_ != filled_) Signal();
   }
 
  private:
   static constexpr int kBarrier = 1;  // of the producers
-  // Steps whose copies may be under way. Stages behind them are given to the consumers.
-  static constexpr int kLag = Shape::kStages - 2 < 6 ? Shape::kStages - 2 : 6;
+  static constexpr int kNone = -1;
 
   struct Tap {
     int32_t slot, source;
@@ -54,11 +52,11 @@ class RowFeeder {
 
   // A row of the tile and how far its list is walked.
   struct Row {
-    int64_t begin;  // of the list
+    int64_t begin;       // of the list
     int64_t batch_rows;  // source rows before those of its batch entry
     int count, at;
     Tap next, ahead;  // taps `at` and `at + 1`
-    bool exists, hub;
+    bool hub;
   };
 
   KNNCONV_DEVICE Tap TapOf(const Row& row, int at) const {
@@ -73,8 +71,7 @@ class RowFeeder {
     Row row{};
     if (!walk_.Has(turn)) return row;
     const gpu::Split place = gpu::Divide(walk_.Tile(turn).row_tile * Shape::kRows + thread_, gemm.batch);
-    row.exists = place.quotient < gemm.nodes;
-    if (row.exists) {
+    if (place.quotient < gemm.nodes) {
       row.batch_rows = place.remainder * gemm.source_rows;
       row.begin = place.quotient * gemm.table.columns;
       row.count = gemm.table.columns;
@@ -112,7 +109,7 @@ class RowFeeder {
     bool alive = false;
     int held = kNone, held_slot = gpu::kHole;  // the last live layer, which waits to know whether it is the tile's last
     for (int column = 0;; ++column) {
-      int32_t slot = by_column ? column : LeastSlot(row.next.slot);
+      const int32_t slot = by_column ? column : LeastSlot(row.next.slot);
       const bool ends = slot >= gemm.slots;
       if (ends && held != kNone) break;
       const bool takes = !ends && row.next.slot == slot;
@@ -139,8 +136,8 @@ class RowFeeder {
 #pragma unroll
     for (int i = 0; i < kBoxRows / kRowsAtOnce; ++i) {
       const int64_t source = table_.source[layer][first + i * kRowsAtOnce];
-      from[i] = source < 0 ? nullptr
-                           : static_cast<const char*>(plan_.gemm.source) + (source * plan_.gemm.depth + chunk * kChunk) * 2;
+      const int64_t element = source * plan_.gemm.depth + chunk * kChunk;
+      from[i] = source < 0 ? nullptr : static_cast<const char*>(plan_.gemm.source) + element * 2;
     }
     for (int step = 0; step < steps_; ++step) {
       const int stage = place_.stage, channel = step * kStepDepth;
@@ -155,6 +152,8 @@ class RowFeeder {
         pipe_.Note(stage) = StepNote{ends, false, 0, 0}.Pack();
         pipe_.Full(stage).ArriveExpecting(Shape::kBytesB);
         LoadWeights<Shape>(plan_, pipe_.B(stage), &pipe_.Full(stage), tile.first_column, channel, slot);
+      } else if (thread_ % 32 == 0) {
+        pipe_.Full(stage).Arrive();
       }
       const bool in_depth = channel + chunk * kChunk < plan_.gemm.depth;
       const uint32_t to = SharedAddress(pipe_.A(stage));
@@ -162,26 +161,13 @@ class RowFeeder {
       for (int i = 0; i < kBoxRows / kRowsAtOnce; ++i) {
         const int line = first + i * kRowsAtOnce;
         const bool exists = in_depth && from[i] != nullptr;
-        CopyChunk(to + line * 128 + ((chunk ^ line % 8) << 4), exists ? from[i] + channel * 2 : plan_.gemm.source, exists);
+        const void* chunk_from = exists ? from[i] + channel * 2 : plan_.gemm.source;
+        CopyChunk(to + line * 128 + ((chunk ^ line % 8) << 4), chunk_from, exists);
       }
-      gpu::CommitCopies();
+      pipe_.Full(stage).ArriveAfterCopies();
       place_.Advance();
-      if (++filled_ - signalled_ > kLag) {
-        gpu::WaitForCopies<kLag>();
-        Signal();
-      }
     }
   }
-
-  // Gives the oldest stage of those that are not yet the consumers', whose copies have landed.
-  KNNCONV_DEVICE void Signal() {
-    FenceAsyncProxy();
-    pipe_.Full(to_signal_).Arrive();
-    to_signal_ = to_signal_ + 1 == Shape::kStages ? 0 : to_signal_ + 1;
-    ++signalled_;
-  }
-
-  static constexpr int kNone = -1;
 
   const TapPlan& plan_;
   const Pipe<Shape>& pipe_;
@@ -191,8 +177,6 @@ class RowFeeder {
   typename Pipe<Shape>::Place place_;
   int fresh_ = 0;  // layer of the table that is free
   int turn_ = 0;
-  int to_signal_ = 0;
-  uint32_t filled_ = 0, signalled_ = 0;  // steps; their difference counts
 };
 
 }  // namespace knnconv::hopper

@@ -115,31 +115,38 @@ gpu::Status MakePlan(const gpu::TapGemm& gemm, const TileForm& form, TapPlan* pl
   return Encode(TableMap(gemm), &plan->source[0]);
 }
 
-// What a form's tiles cost, in microseconds of an H200: a step of the main loop, and what a tile takes besides. Where
-// two share a multiprocessor, of both. Fitted to the times of tests/gpu/hopper/check.cu; only their ratios matter.
-struct FormCost {
-  TileForm form;
+// What tiles cost, in microseconds of an H200: a step of the main loop, and a tile besides. Of two tiles, where two
+// share a multiprocessor.
+struct TileCost {
   double step, tile;
 };
+
+// Fitted to the times of tests/gpu/hopper/check.cu, by which the form of least estimated time takes 1.2 % longer than
+// the fastest on average. Only their ratios matter. Pixels cost less than tables: neighbours' boxes overlap.
+struct FormCost {
+  TileForm form;
+  TileCost table, pixels;
+};
 constexpr FormCost kBoxForms[] = {
-    {{Source::kBoxes, 128, 64}, 0.48, 2.7},   {{Source::kBoxes, 256, 64}, 0.45, 3.0},
-    {{Source::kBoxes, 128, 128}, 0.77, 3.7},  {{Source::kBoxes, 256, 128}, 0.71, 3.8},
-    {{Source::kBoxes, 128, 192}, 0.59, 2.3},  {{Source::kBoxes, 128, 256}, 0.69, 4.0},
+    {{Source::kBoxes, 128, 64}, {0.52, 3.2}, {0.40, 2.5}},  {{Source::kBoxes, 256, 64}, {0.42, 5.1}, {0.35, 3.0}},
+    {{Source::kBoxes, 128, 128}, {0.82, 3.1}, {0.67, 4.2}}, {{Source::kBoxes, 256, 128}, {0.64, 5.6}, {0.58, 4.4}},
+    {{Source::kBoxes, 128, 192}, {0.64, 0.8}, {0.49, 3.5}}, {{Source::kBoxes, 128, 256}, {0.71, 3.3}, {0.56, 5.1}},
 };
 
 double Microseconds(const gpu::TapGemm& gemm, const FormCost& cost, const std::vector<PixelClass>& classes,
                     int64_t multiprocessors) {
-  const int64_t tiles = std::max<int64_t>(classes.size(), 1) * RowTiles(gemm, cost.form, classes) *
-                        CeilDiv(gemm.columns, cost.form.columns);
+  const int64_t class_count = std::max<int64_t>(static_cast<int64_t>(classes.size()), 1);
+  const int64_t tiles = class_count * RowTiles(gemm, cost.form, classes) * CeilDiv(gemm.columns, cost.form.columns);
   const bool pairs = cost.form.rows == 128 && cost.form.columns <= 128;  // two on a multiprocessor
   const int64_t at_once = pairs ? 2 * multiprocessors : multiprocessors, left = tiles % at_once;
   constexpr double kAlone = 0.7;  // of a pair's time
-  const double rounds = double(tiles / at_once) + (left == 0 ? 0.0 : pairs && left <= multiprocessors ? kAlone : 1.0);
+  const double last_round = left == 0 ? 0.0 : pairs && left <= multiprocessors ? kAlone : 1.0;
   // Lists hold as many taps as there are slots, or so.
   const bool fixed = gemm.kind == gpu::Taps::kRows || gemm.kind == gpu::Taps::kColumns;
-  const double taps = fixed ? gemm.table.columns : gemm.slots;
-  const double taps_of_class = taps / std::max<double>(1.0, double(classes.size()));
-  return rounds * (taps_of_class * double(CeilDiv(gemm.depth, kStepDepth)) * cost.step + cost.tile);
+  const double taps = (fixed ? gemm.table.columns : gemm.slots) / static_cast<double>(class_count);
+  const TileCost& of = gemm.kind == gpu::Taps::kWindow ? cost.pixels : cost.table;
+  const double of_tile = taps * static_cast<double>(CeilDiv(gemm.depth, kStepDepth)) * of.step + of.tile;
+  return (static_cast<double>(tiles / at_once) + last_round) * of_tile;
 }
 
 }  // namespace

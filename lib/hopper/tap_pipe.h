@@ -31,6 +31,9 @@ struct RowMarks {
   uint32_t unwritten, dead;
 };
 
+// On a stage of rows: each producer's copies, and once more each of their warps, after what they write themselves.
+inline constexpr int kRowArrivals = 128 + 4;
+
 // A place in the ring, and the parity of the phase that fills it.
 template <int kStages>
 struct RingPlace {
@@ -59,7 +62,7 @@ class Pipe {
   KNNCONV_DEVICE void Init() const {
     if (IsFirst()) Resident().Init(1);
     for (int i = 0; i < Shape::kStages; ++i) {
-      Full(i).Init(Shape::kSource == Source::kBoxes ? 1 : 1 + Shape::kProducerThreads);
+      Full(i).Init(Shape::kSource == Source::kBoxes ? 1 : kRowArrivals);
       Empty(i).Init(4 * Shape::kConsumers);
     }
     FenceBarrierInit();

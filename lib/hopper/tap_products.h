@@ -56,6 +56,7 @@ class Consumer {
     do {
       const int stage = place_.stage;
       pipe_.Full(stage).Wait(place_.parity);
+      if constexpr (Shape::kSource == Source::kRows) FenceAsyncProxy();  // threads have written A, not the copy engine
       note = StepNote::Unpack(pipe_.Note(stage));
       const uint64_t a = Describe<Major::kK>(pipe_.A(stage) + first_row_ * kStepDepth * 2);
       const uint64_t b = Describe<kMajorB>(Shape::kResident ? pipe_.Weights(HasSlot(note) ? note.slot : 0)
