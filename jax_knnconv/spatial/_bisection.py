@@ -74,12 +74,12 @@ def hop_coordinates(indices: np.ndarray, num_inputs: int) -> np.ndarray:
     if num_rows != num_inputs:
         rows, num_nodes = rows + num_inputs, num_inputs + num_rows
     ends = np.concatenate([rows, sources]), np.concatenate([sources, rows])
-    graph = sparse.csr_array((np.ones(2 * len(rows), np.int8), ends), shape=(num_nodes, num_nodes))
+    graph = sparse.csr_array((np.ones(2 * len(rows), bool), ends), shape=(num_nodes, num_nodes))
 
     hops = np.zeros((num_inputs, _LANDMARKS))
     nearest = np.full(num_inputs, np.inf)
     landmark = 0
-    for column in range(_LANDMARKS if num_inputs else 0):
+    for column in range(min(_LANDMARKS, num_inputs)):
         found = csgraph.dijkstra(graph, unweighted=True, indices=landmark)[:num_inputs]
         reached = np.isfinite(found)
         hops[:, column] = np.where(reached, found, 2 * found[reached].max() + 1)  # what is not connected is far

@@ -10,10 +10,10 @@ from jax_knnconv.spatial._bisection import equal_counts
 def follow_sources(
     indices: np.ndarray, source_rows: np.ndarray, num_shards: int, shard_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Assign each of M output rows to the shard that owns most of its sources, while that shard has room.
+    """Halve the output rows as the shards of the sources are numbered, each to the side that has more of its taps.
 
-    Rows that lose most by going elsewhere choose first. One for which no shard of its sources has room fills up a shard
-    that has.
+    Where a side is owed more rows than lean to it, those with taps on both sides fill it up: rows at the border, so that
+    they stay near their sources. Giving each row its best shard that has room strands the last ones far away.
 
     Args:
       indices: [M, K], holes as -1.
@@ -24,35 +24,24 @@ def follow_sources(
     Returns:
       order, counts: the output rows shard after shard, each shard in the order of its sources; the sizes of the shards.
     """
-    num_rows = len(indices)
-    taps = np.nonzero(indices >= 0)
-    sharded = source_rows[indices[taps]]
-    pairs, taps_of = np.unique(taps[0] * num_shards + sharded // shard_size, return_counts=True)
-    rows, shards = np.divmod(pairs, num_shards)
-
-    # The candidates of each row, best first, and how much better each is than the next.
-    best_first = np.lexsort((shards, -taps_of, rows))
-    rows, shards, taps_of = rows[best_first], shards[best_first], taps_of[best_first]
-    rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
-    has_next = np.append(rows[1:] == rows[:-1], False) if len(rows) else np.zeros(0, bool)
-    margin = taps_of - np.where(has_next, np.append(taps_of[1:], 0)[: len(rows)], 0)
-
-    demand = np.bincount(shards[rank == 0], minlength=num_shards)
-    room = np.empty(num_shards, np.int64)
-    room[np.argsort(-demand, kind="stable")] = equal_counts(num_rows, num_shards)
-    counts = room.copy()
-    chosen = np.full(num_rows, -1)
-    for candidate in range(int(rank.max(initial=-1)) + 1):
-        open_now = np.flatnonzero((rank == candidate) & (chosen[rows] < 0))
-        wanted = open_now[np.lexsort((rows[open_now], -margin[open_now], shards[open_now]))]
-        turn = np.arange(len(wanted)) - np.searchsorted(shards[wanted], shards[wanted])
-        taken = wanted[turn < room[shards[wanted]]]
-        chosen[rows[taken]] = shards[taken]
-        room -= np.bincount(shards[taken], minlength=num_shards)
-    chosen[chosen < 0] = np.repeat(np.arange(num_shards), room)
-
-    own = sharded // shard_size == chosen[taps[0]]
-    rows, sharded = taps[0][own], sharded[own]
-    sums = np.bincount(rows, weights=sharded, minlength=num_rows)
-    place = sums / np.maximum(np.bincount(rows, minlength=num_rows), 1)
-    return np.lexsort((place, chosen)), counts
+    sharded = np.append(source_rows, -1)[indices]
+    owners = np.where(sharded >= 0, sharded // shard_size, -1)
+    counts = equal_counts(len(indices), num_shards)
+    bounds = np.concatenate([[0], np.cumsum(counts)])
+    order = np.arange(len(indices))
+    pending = [(0, num_shards)]  # shards [first, last) whose rows are still to be told apart
+    while pending:
+        first, last = pending.pop()
+        rows = order[bounds[first] : bounds[last]]
+        if last - first == 1:
+            own = owners[rows] == first
+            places = np.where(own, sharded[rows], 0).sum(axis=1) / np.maximum(own.sum(axis=1), 1)
+            rows[:] = rows[np.argsort(places, kind="stable")]
+            continue
+        middle = (first + last) // 2
+        left = ((owners[rows] >= first) & (owners[rows] < middle)).sum(axis=1)
+        right = ((owners[rows] >= middle) & (owners[rows] < last)).sum(axis=1)
+        lean = (right - left) / np.maximum(right + left, 1)
+        rows[:] = rows[np.argsort(lean, kind="stable")]
+        pending += [(first, middle), (middle, last)]
+    return order, counts

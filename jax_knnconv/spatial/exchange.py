@@ -11,7 +11,7 @@ import numpy as np
 _MOST_SENT = 1.1
 # How much wider than a transfer the round may be that it shares: with more, there are fewer rounds and more padding.
 # The last alone keeps below _MOST_SENT.
-_SHARES = (np.inf, 2.0, 1.5, 1.3, 1.2, _MOST_SENT)
+_SHARES = (np.inf, 5.0, 3.0, 2.0, 1.7, 1.5, 1.4, 1.3, 1.2, 1.15, _MOST_SENT)
 
 
 class Round(NamedTuple):
@@ -78,14 +78,16 @@ def schedule(counts: np.ndarray) -> tuple[Round, ...]:
     within bounds. One padded all_to_all would send P * (P - 1) * max(counts) rows, on compact parts two to twenty
     times as many.
     """
+    num_shards = len(counts)
     senders, receivers = np.nonzero(counts)
     widths = counts[senders, receivers]
-    largest_first = np.argsort(-widths, kind="stable")
+    # Equal ones in the order of a shift, which is a round where all devices do the same.
+    largest_first = np.lexsort((senders, (receivers - senders) % num_shards, -widths))
     transfers = [(int(widths[i]), int(senders[i]), int(receivers[i])) for i in largest_first]
-    candidates = [_colour(transfers, share, len(counts)) for share in _SHARES]
+    candidates = [_colour(transfers, share, num_shards) for share in _SHARES]
     most = _MOST_SENT * widths.sum()
     within = [rounds for rounds in candidates if sum(r.width * len(r.pairs) for r in rounds) <= most]
-    return min(within, key=len)
+    return min(within, key=lambda rounds: (len(rounds), sum(round_.width for round_ in rounds)))
 
 
 def _colour(transfers: list[tuple[int, int, int]], share: float, num_shards: int) -> tuple[Round, ...]:

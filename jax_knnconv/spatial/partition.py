@@ -153,7 +153,7 @@ class NodePartition:
             )
         if outputs.num_shards != self.num_shards:
             raise ValueError(
-                f"outputs: got {outputs.num_shards} shards, expected {self.num_shards} as the sources have"
+                f"outputs: got {outputs.num_shards} shards, expected the sources' {self.num_shards}"
             )
         return shard_table(table, indices, self, outputs)
 
