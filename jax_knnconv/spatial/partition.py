@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_knnconv._reading import as_array, as_integers, check_size, is_concrete
 from jax_knnconv.spatial import _bisection
@@ -95,7 +96,8 @@ class NodePartition:
         """Values of nodes in the order of the shards: N becomes P * S along `axis`, with 0 in the padding.
 
         NumPy arrays stay on the host, so that `jax.device_put` can send every device its shard alone; others become jax
-        arrays. `axis` is -2 for features [..., N, C]; say -1 for one value a node.
+        arrays, whose nodes are replicated first if they are sharded. `axis` is -2 for features [..., N, C]; say -1 for
+        one value a node.
         """
         values, axis = _read_nodes(values, axis, self.num_nodes, "num_nodes")
         module: Any = np if isinstance(values, np.ndarray) else jnp
@@ -231,4 +233,16 @@ def _read_nodes(values: Any, axis: int, size: int, name: str) -> tuple[Any, int]
             f"values: got {values.shape[axis]} rows along axis {axis} of shape {tuple(values.shape)}, expected the "
             f"partition's {name} {size}"
         )
-    return values, axis
+    return _replicated(values, axis), axis
+
+
+def _replicated(values: Any, axis: int) -> Any:
+    """Values whose type shards a dimension over Explicit mesh axes cannot be taken from along it."""
+    if not isinstance(values, jax.Array):
+        return values
+    sharding = jax.typeof(values).sharding
+    spec = tuple(sharding.spec)
+    if axis >= len(spec) or spec[axis] is None:
+        return values
+    replicated = PartitionSpec(*spec[:axis], None, *spec[axis + 1 :])
+    return jax.sharding.reshard(values, NamedSharding(sharding.mesh, replicated))

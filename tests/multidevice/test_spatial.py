@@ -255,6 +255,17 @@ def test_inside_shard_map(check_vma):
     check(mapped(x, w, b, g, sharded), table, sources, outputs, arrays, "float32")
 
 
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_sharded_values_are_restored_and_sharded_again(kind):
+    values = RNG.standard_normal((2, 162, 3)).astype("float32")
+    mesh = mesh_of(kind)
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(NODES.shard(values), NamedSharding(mesh, ROWS))
+        for restore in (NODES.unshard, jax.jit(NODES.unshard)):
+            np.testing.assert_array_equal(restore(placed), values)
+        np.testing.assert_array_equal(jax.jit(lambda v: NODES.shard(NODES.unshard(v)))(placed), placed)
+
+
 # Transformations -----------------------------------------------------------------------------------------------------
 
 
