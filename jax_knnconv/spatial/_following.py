@@ -12,8 +12,8 @@ def follow_sources(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Halve the output rows as the shards of the sources are numbered, each to the side that has more of its taps.
 
-    Where a side is owed more rows than lean to it, those with taps on both sides fill it up. They lie at the border, and
-    so stay near their sources. (If each row took its best shard that has room, the last would end up far away.)
+    Where a side is owed more rows than lean to it, those with taps on both sides fill it up. They lie at the border, so
+    they stay near their sources. (If each row took its best shard that has room, the last would end up far away.)
 
     Args:
       indices: [M, K], holes as -1.

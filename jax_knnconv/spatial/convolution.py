@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jax_knnconv import _checks, _dtypes
-from jax_knnconv._differentiable import prepare_cotangent
-from jax_knnconv._knn import knn, table_operands
 from jax_knnconv._specs import KnnSpec
-from jax_knnconv._varying import vary_together
 from jax_knnconv.config import KernelConfig
-from jax_knnconv.spatial._halo import extend, fold
-from jax_knnconv.spatial.exchange import Exchange
+from jax_knnconv.spatial._on_device import Static, convolve_on_device
 from jax_knnconv.spatial.table import ShardedTable
-
-
-class _Static(NamedTuple):
-    """What a call fixes besides its operands."""
-
-    spec: KnnSpec
-    exchange: Exchange
-    axis_name: Any
-    x_dtype: Any
-    compute: Any
-    out: Any
-    forward_mode: bool
 
 
 def knn_conv_sharded(
@@ -101,7 +84,7 @@ def knn_conv_sharded(
         preferred_element_type=preferred_element_type,
         precision=precision,
     )
-    static = _Static(
+    static = Static(
         KnnSpec(
             input_dims=(table.table.num_inputs,),
             output_dims=(exchange.output_size,),
@@ -121,7 +104,7 @@ def knn_conv_sharded(
     shards = 1 if mapping is None else exchange.num_shards
     _check_operands(x, weight, bias, table, shards)
     if mapping is None:
-        return _on_device(static, x, weight, bias, table)
+        return convolve_on_device(static, x, weight, bias, table)
     spec = _row_spec(x, mapping, static.axis_name, batch_axis_name)
     return _mapped(static, mapping, spec, bias is not None)(
         *_reshard(mapping, (x, spec), (weight, PartitionSpec()), (bias, PartitionSpec())),
@@ -226,78 +209,14 @@ def _reshard(mesh: Any, *operands: tuple[Any, PartitionSpec]) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _mapped(static: _Static, mesh: Any, spec: PartitionSpec, with_bias: bool) -> Any:
+def _mapped(static: Static, mesh: Any, spec: PartitionSpec, with_bias: bool) -> Any:
     """The call as a function of whole arrays; one object for equal calls, so that eager ones compile once."""
     replicated = PartitionSpec()
     return jax.jit(
         jax.shard_map(
-            functools.partial(_on_device, static),
+            functools.partial(convolve_on_device, static),
             mesh=mesh,
             in_specs=(spec, replicated, replicated if with_bias else None, PartitionSpec(static.axis_name)),
             out_specs=spec,
         )
     )
-
-
-# ---- one device ------------------------------------------------------------------------------------------------------
-
-
-def _on_device(static: _Static, x: Any, weight: Any, bias: Any, table: ShardedTable) -> Any:
-    """One device's rows of y from its rows of x."""
-    local = jax.tree.map(lambda leaf: leaf[0], table)
-    # Parameters are shared by all devices: in float32, so that their gradients are added over devices and only then
-    # rounded.
-    operands = (x, weight.astype(jnp.float32), None if bias is None else bias.astype(jnp.float32))
-    lists = (local.send_rows, local.return_rows, local.return_places)
-    x, weight, bias, *rest = vary_together(*operands, *lists, *table_operands(local.table))
-    call = _evaluate if static.forward_mode else _convolve
-    return _clear_padding(static, call(static, x, weight, bias, rest[:3], rest[3:]), local.row_counts)
-
-
-def _clear_padding(static: _Static, y: Any, num_rows: Any) -> Any:
-    """Y with 0 in the rows that are padding, which only the last ones can be."""
-    length = static.exchange.padded_rows
-    if not length:
-        return y
-    first = static.exchange.output_size - length
-    is_row = jnp.arange(first, static.exchange.output_size)[:, None] < num_rows
-    return y.at[..., first:, :].set(jnp.where(is_row, y[..., first:, :], 0))
-
-
-def _forward_extended(static: _Static, extended: Any, weight: Any, bias: Any, table: Sequence[Any]) -> Any:
-    return knn.forward(
-        extended, weight.astype(static.compute), bias, table, spec=static.spec, out_dtype=static.out, group_rank=0
-    )
-
-
-def _evaluate(static: _Static, x: Any, weight: Any, bias: Any, lists: Sequence[Any], table: Sequence[Any]) -> Any:
-    """By the primitives alone. Float32 rows are exchanged, so that their cotangents come back in float32."""
-    extended = extend(x.astype(jnp.float32), lists, exchange=static.exchange, axis_name=static.axis_name)
-    return _forward_extended(static, extended, weight, bias, table)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _convolve(static: _Static, x: Any, weight: Any, bias: Any, lists: Sequence[Any], table: Sequence[Any]) -> Any:
-    return _forward(static, x, weight, bias, lists, table)[0]
-
-
-def _forward(
-    static: _Static, x: Any, weight: Any, bias: Any, lists: Sequence[Any], table: Sequence[Any]
-) -> tuple[Any, Any]:
-    extended = extend(x.astype(static.compute), lists, exchange=static.exchange, axis_name=static.axis_name)
-    y = _forward_extended(static, extended, weight, bias, table)
-    return y, (extended, weight, bias, lists, table)
-
-
-def _backward(static: _Static, residuals: Any, g: Any) -> Any:
-    extended, weight, bias, lists, table = residuals
-    spec = static.spec
-    g, extended = prepare_cotangent(g, extended, static.compute, spec.implementation)
-    kernel = weight.astype(static.compute)
-    dx = knn.dinput(g, kernel, table, spec=spec, out_dtype=jnp.float32, group_rank=0)
-    dx = fold(dx, lists, exchange=static.exchange, axis_name=static.axis_name, out_dtype=static.x_dtype)
-    dw, db = knn.dweight(extended, g, table, spec=spec, out_dtype=jnp.float32, groups=(), with_bias=bias is not None)
-    return dx, dw, None if bias is None else db, None, None
-
-
-_convolve.defvjp(_forward, _backward)

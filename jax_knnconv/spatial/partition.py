@@ -154,9 +154,7 @@ class NodePartition:
                 f"{table.num_outputs}"
             )
         if outputs.num_shards != self.num_shards:
-            raise ValueError(
-                f"outputs: got {outputs.num_shards} shards, expected the sources' {self.num_shards}"
-            )
+            raise ValueError(f"outputs: got {outputs.num_shards} shards, expected the sources' {self.num_shards}")
         return shard_table(table, indices, self, outputs)
 
     def _read_table(self, table: Any) -> np.ndarray:
