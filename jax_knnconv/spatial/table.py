@@ -49,7 +49,7 @@ def shard_table(
     """Cut a concrete table; indices [M, K] are its own, holes as -1."""
     num_shards, size = sources.num_shards, sources.shard_size
     # Where a tap's source stands in the sharded x, by device: [P, S, K].
-    rows = _by_shard(np.append(sources.rows, -1)[indices], outputs, hole=-1)
+    rows = _by_shard(np.append(sources.rows, -1).astype(np.int32)[indices], outputs, hole=-1)
     owners = rows // size
     needed = [np.unique(rows[p][(rows[p] >= 0) & (owners[p] != p)]) for p in range(num_shards)]
     rounds = schedule(np.stack([np.bincount(of // size, minlength=num_shards) for of in needed], axis=1))

@@ -122,6 +122,28 @@ def test_vmap_inside_shard_map():
     )
 
 
+def test_vmap_of_whole_arrays():
+    """Over x, and over weights, outside shard_map, with gradients."""
+    table, sources, outputs, (x, w, b, g) = case("down")
+    mesh = mesh_of()
+    sharded = jax.device_put(sources.shard_table(table, outputs), NamedSharding(mesh, P("space")))
+    weights = np.stack([w, 2 * w, -w])
+
+    def loss(x, w):
+        return (knn_conv_sharded(x, w, sharded, b, mesh=mesh, axis_name="space") * outputs.shard(g[0])).sum()
+
+    def right(x, w):
+        return (jkc.knn_conv(x, w, table, b) * g[0]).sum()
+
+    for axes in ((0, None), (None, 0)):
+        given = (x if axes[0] == 0 else x[0], w if axes[0] == 0 else weights)
+        placed = (sources.shard(given[0]), given[1])
+        dx, dw = jax.jit(jax.vmap(jax.grad(loss, (0, 1)), axes))(*placed)
+        want = jax.vmap(jax.grad(right, (0, 1)), axes)(*given)
+        for value, exact in zip((sources.unshard(np.asarray(dx)), dw), want, strict=True):
+            np.testing.assert_allclose(value, exact, rtol=1e-5, atol=1e-5)
+
+
 def test_only_what_is_used_runs():
     """Without a gradient in x, no cotangents travel."""
     table, sources, outputs, arrays = case("sphere")
