@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -74,6 +75,13 @@ def describe() -> dict[str, Any]:
             "system": platform.platform(terse=True),
         },
     }
+
+
+def result_path(device: dict[str, Any], program: str = "") -> pathlib.Path:
+    """Where a device's results go: the accelerator's name, or the processor's and its number of cores."""
+    name = f"{device['cpu']} {device['cores']} cores" if device["platform"] == "cpu" else device["kind"]
+    words = re.sub(r"[^a-z0-9]+", "-", f"{name} {program}".lower()).strip("-")
+    return ROOT / "benchmarks" / "results" / f"{words}.json"
 
 
 def _best_seconds(call: Callable[[], Any], sample_s: float = 0.05) -> float:
