@@ -109,7 +109,11 @@ def compile_all(entries: Sequence[Entry], settings: Settings) -> dict[tuple[Entr
     jobs = {(entry, name): side for entry in entries for name, side in sides_of(entry, settings).items()}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         done = {key: pool.submit(compile_side, key[0], side) for key, side in jobs.items()}
-        return {key: future.result() for key, future in done.items()}
+        try:
+            return {key: future.result() for key, future in done.items()}
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 class _Prepared(NamedTuple):

@@ -77,7 +77,7 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 200)
     settings = _settings(options)
     size = machine.size() if options.size == "auto" else options.size
-    chosen = [shape for shape in table(size) if options.match in shape.name]
+    chosen: Sequence[shapes.Shape] = [shape for shape in table(size) if options.match in shape.name]
     if options.quick and len(chosen) > _FEW:
         chosen = shapes.quick_shapes(chosen)
     entries = [

@@ -11,7 +11,7 @@ import os
 import pathlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -61,7 +61,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def chosen_shapes(suites: Sequence[str], size: str, quick: bool, match: str) -> list[shapes.Shape]:
     """The shapes of the chosen suites."""
-    tables = {"dense": shapes.dense_shapes, "knn": shapes.knn_shapes}
+    tables: dict[str, Callable[[str], Sequence[shapes.Shape]]] = {
+        "dense": shapes.dense_shapes,
+        "knn": shapes.knn_shapes,
+    }
     found: list[shapes.Shape] = []
     for suite, table in tables.items():
         if suite in suites:

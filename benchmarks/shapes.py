@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 PASSES = ("forward", "dinput", "dweight")
@@ -204,6 +205,6 @@ def small_batch_shapes() -> list[Knn]:
     return [Knn(batch, 64, 64, 230, 230, 9) for batch in (10, 40)]
 
 
-def quick_shapes(shapes: list[Any]) -> list[Any]:
+def quick_shapes(shapes: Sequence[Shape]) -> Sequence[Shape]:
     """Every third shape of a table, for a look rather than a measurement."""
     return shapes[2::3]
