@@ -1,7 +1,7 @@
 """cuDNN's best convolution, through PyTorch: in a process of its own, replayed from a CUDA graph.
 
-`torch.backends.cudnn.benchmark` times cuDNN's algorithms and keeps the fastest. The graph makes one call on each of
-several operand sets, as the executables of the other sides do.
+`torch.backends.cudnn.benchmark` times the ten algorithms that cuDNN thinks best, and keeps the fastest. The graph makes
+one call on each of several operand sets, as the executables of the other sides do.
 """
 
 from __future__ import annotations
@@ -124,7 +124,6 @@ def child() -> None:
     import torch
 
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.benchmark_limit = 0  # all algorithms
     jobs = json.load(sys.stdin)
     if not torch.cuda.is_available():
         print(json.dumps([[] for _ in jobs]))

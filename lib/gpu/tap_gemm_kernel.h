@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "gpu/fragment.h"
+#include "gpu/knockout.h"
 #include "gpu/tap_cells.h"
 #include "gpu/tap_layers.h"
 #include "gpu/tap_staging.h"
@@ -54,6 +55,7 @@ using TapAccumulators = Accumulator[WarpGrid<Shape::kRows, Shape::kColumns>::kHi
 template <typename Shape, Staging kStaging>
 KNNCONV_DEVICE void MultiplyStep(TapAccumulators<Shape, kStaging>& acc, const typename Shape::T* a,
                                  const typename Shape::T* b, int depth) {
+  if constexpr (!kHasProducts) return;
   using T = typename Shape::T;
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
   constexpr Major kMajorB = Shape::kTransposed ? Major::kCol : Major::kRow;
@@ -196,7 +198,7 @@ __global__ void __launch_bounds__(kTapThreads, (kBlocks<Shape, kStaging>))
       bool low_parts = false;  // of the step staged last, in any thread after the barrier
       for (int step = 1 - Kernel::kStages; step < steps; ++step) {
         bool low = false;
-        if (step >= 0) {
+        if (kHasBarriers && step >= 0) {
           WaitForCopies<Kernel::kStages - 2>();
           if constexpr (kStaging == Staging::kCells) {
             low = __syncthreads_or(low_parts) != 0;
