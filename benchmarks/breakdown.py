@@ -26,7 +26,7 @@ _PRODUCT_BYTES = 8 * 2**30  # of gathered matrices at a time
 _TFLOP = 1e12
 # XLA times the algorithms of convolutions and products as it compiles them, which a busy host disturbs.
 _COMPILERS = max(1, (os.cpu_count() or 1) // 4)
-_COMPILED_TOGETHER = 18  # entries
+_COMPILED_TOGETHER = 9  # entries
 
 
 class Settings(NamedTuple):

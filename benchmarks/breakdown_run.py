@@ -35,20 +35,30 @@ def _several(choices: Sequence[str]) -> Callable[[str], list[str]]:
     return read
 
 
-def parser(program: str, description: str | None, dtypes: str) -> argparse.ArgumentParser:
-    """The options of a breakdown; `dtypes` is their default."""
-    found = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}", description=description)
-    add = found.add_argument
-    add("--dtypes", type=_several(DTYPES), default=dtypes, help=f"some of {','.join(DTYPES)}")
+def parse(
+    program: str, description: str | None, dtypes: Sequence[str], arguments: Sequence[str] | None
+) -> argparse.Namespace:
+    """Read the command line of a breakdown of these dtypes, of which a quick run takes the first."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}", description=description)
+    add = parser.add_argument
+    add(
+        "--dtypes",
+        type=_several(DTYPES),
+        default=None,
+        help=f"some of {','.join(DTYPES)}; by default {','.join(dtypes)}",
+    )
     add("--passes", type=_several(shapes.PASSES), default=",".join(shapes.PASSES), help="some of them, by commas")
     add("--repeats", type=int, default=None, help="samples of each side, taken in turns")
     add("--match", default="", help="only shapes whose name contains this")
     add("--size", choices=("auto", "cpu", "gpu"), default="auto", help="which size of the shapes")
     add("--implementation", default="auto", help="of ours, as in conv2d")
     add("--kernels", type=_several(jkc.config.KERNELS), default="", help="to be forced, beside ours by shape")
-    add("--quick", action="store_true", help="every third shape of a long table, few repeats")
+    add("--quick", action="store_true", help="every third shape of a long table, one dtype, few repeats")
     add("--out", type=pathlib.Path, default=None, help="result file; by default in benchmarks/results")
-    return found
+    options = parser.parse_args(arguments)
+    if options.dtypes is None:
+        options.dtypes = list(dtypes[:1] if options.quick else dtypes)
+    return options
 
 
 def _settings(options: argparse.Namespace) -> breakdown.Settings:
@@ -66,7 +76,7 @@ def main(
     """Measure, print, write. 0, or 1 if a result of ours is not the peer's.
 
     Args:
-      options: of `parser`.
+      options: of `parse`.
       name: of the breakdown, as in its result file's name.
       table: the shapes of a size, "cpu" or "gpu".
       extra: adds to the results what else the breakdown measures.

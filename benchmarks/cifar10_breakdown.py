@@ -43,7 +43,7 @@ def _steps(options: argparse.Namespace, results: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write. 0, or 1 if a result of ours is not the peer's."""
-    options = breakdown_run.parser("cifar10_breakdown", __doc__, "bfloat16,float16").parse_args(arguments)
+    options = breakdown_run.parse("cifar10_breakdown", __doc__, ["bfloat16", "float16"], arguments)
     return breakdown_run.main(options, "CIFAR-10", shapes.cifar10_layers, _steps)
 
 

@@ -13,7 +13,7 @@ from benchmarks import breakdown_run, shapes
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write. 0, or 1 if a result of ours is not the peer's."""
-    options = breakdown_run.parser("dense_breakdown", __doc__, "bfloat16").parse_args(arguments)
+    options = breakdown_run.parse("dense_breakdown", __doc__, ["bfloat16"], arguments)
     return breakdown_run.main(options, "dense", shapes.dense_shapes)
 
 

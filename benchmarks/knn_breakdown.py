@@ -18,7 +18,7 @@ def table(size: str) -> list[shapes.Knn]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write. 0, or 1 if a result of ours is not the peer's."""
-    options = breakdown_run.parser("knn_breakdown", __doc__, "bfloat16").parse_args(arguments)
+    options = breakdown_run.parse("knn_breakdown", __doc__, ["bfloat16"], arguments)
     return breakdown_run.main(options, "KNN", table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import platform
@@ -90,14 +91,23 @@ def _best_seconds(call: Callable[[Any], Any], sample_s: float = 0.05) -> float:
     return min(sampler() for _ in range(_SAMPLES))
 
 
+@functools.cache
+def _negate() -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda x: -x, donate_argnums=0)
+
+
+@functools.cache
+def _square(precision: jax.lax.Precision | None) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda a: jnp.matmul(a, a, precision=precision))
+
+
 def _copy_rate(nbytes: int) -> float:
     """Bytes a second, read and written, over a buffer updated in place: no new pages, which the system must clear."""
-    negate = jax.jit(lambda x: -x, donate_argnums=0)
     buffer = jnp.ones((nbytes // 4,), jnp.float32)
 
     def call(_: Any) -> Any:
         nonlocal buffer
-        buffer = negate(buffer)
+        buffer = _negate()(buffer)
         return buffer
 
     return 2 * nbytes / _best_seconds(call)
@@ -115,8 +125,7 @@ def peaks(dtypes: Iterable[str]) -> dict[str, Any]:
 
     def flops(dtype: str) -> float:
         matrix = ones.astype(dtype)
-        precision = jax.lax.Precision.HIGHEST if dtype == "float32" else None
-        product = jax.jit(lambda a: jnp.matmul(a, a, precision=precision))
+        product = _square(jax.lax.Precision.HIGHEST if dtype == "float32" else None)
         return 2 * side**3 / _best_seconds(lambda _: product(matrix))
 
     float32 = flops("float32")

