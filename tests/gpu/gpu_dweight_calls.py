@@ -22,9 +22,7 @@ def _results(shape, rank, out_dtype, bias, slices):
 def dense_dweight(x, g, *, kernel_size, out_dtype, bias=True, tile=None, lead=(), slices=None, **window):
     """(dw, db); `lead` are the result's group dimensions."""
     results = _results((*lead, *kernel_size, x.shape[-1], g.shape[-1]), len(lead), out_dtype, bias, slices)
-    return calls.call(
-        "dense_dweight", [x, g], results, **calls.window_attributes(**window), **calls.choice(tile)
-    )[:2]
+    return calls.call("dense_dweight", [x, g], results, **calls.window_attributes(**window), **calls.choice(tile))[:2]
 
 
 def slot_order(indices, slots, num_inputs, num_slots):
