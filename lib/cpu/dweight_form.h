@@ -23,7 +23,8 @@ struct RowPair {
 struct DweightScratch {
   static constexpr int64_t kTileColumns = 56;  // channels of x: four register tiles of AVX-512
   static constexpr int64_t kTileStride = kTileColumns + 16;  // a gather may write zeros past its columns
-  static constexpr int64_t kTileElements = 2 * kTapTile * kTileStride;
+  static constexpr int64_t kTileElements = 20 * 1024;  // 80 KB
+  static_assert(kTileElements >= kPanelRows * kTileStride);
   static constexpr int64_t kSums = kBandArea + kColumnGroup;
   alignas(64) float tile[kTileElements + 16];
   alignas(64) float panels[kPanelElements];

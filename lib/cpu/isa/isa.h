@@ -84,6 +84,9 @@ struct Isa {
   // dst[r * kTileDepthStride + i] = float(rows[r][begin + i]) for i < n, by Source; a null row gives zeros.
   // n <= kTileDepth; may write zeros from n to the next multiple of 16.
   void (*gather[kSources])(const void* const* rows, int64_t count, int64_t begin, int64_t n, float* dst);
+  // The same for rows of bfloat16, copied as pairs: dst is taken for elements of 16 bits, and begin is even.
+  // n <= 2 * kTileDepth; writes zeros from n to the next multiple of 32. Null with pair_product.
+  void (*gather_padded_pairs)(const void* const* rows, int64_t count, int64_t begin, int64_t n, float* dst);
   // dst[i] = sum over t < count of float(base[rows[t] * stride + i]) for i < n, t ascending; stride in elements.
   void (*sum_rows[kSources])(const void* base, int64_t stride, const int32_t* rows, int64_t count, int64_t n,
                              float* dst);
