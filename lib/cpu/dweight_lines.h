@@ -1,8 +1,8 @@
 // A block of output pixels against the taps of a dense window, one kernel row at a time:
 //
 //     g block, panels                       for each kernel row fh:
-//     [panel][pixel][outer_columns]           lines of x that it reads -> fp32 tile [x pixel, channel], zeros past the rim
-//                                             sums[(fw, channels), columns] += rows^T @ panels   (outer_product)
+//     [panel][pixel][outer_columns]           lines of x that it reads -> fp32 tile [x pixel, channel], zeros past the
+//                                             rim; sums[(fw, channels), columns] += rows^T @ panels   (outer_product)
 //
 // The slots of a kernel row read the same tile, each from its own pixel on: an element of x is converted once a kernel
 // row, and with dilation 1 the slots' channels lie side by side, as in dw. In bfloat16 a row is a pair of output pixels
@@ -21,7 +21,7 @@ class LineForm : public DweightForm {
   LineForm(const DweightPlan& plan, const DweightCall& call, const DweightTile& at)
       : DweightForm(plan, call, at), gather_((kPairs ? isa_.gather_pairs : isa_.gather_runs)[int(call.x_source)]) {}
 
-  // Whether a tile takes channels enough, and taps past the rim are few, or channels are: then no other form is as good.
+  // Whether a tile takes channels enough, and either few taps lie past the rim or channels are few.
   static bool Suits(const DweightPlan& plan, const DenseTaps& taps) {
     if (kPairs && taps.out_width < kMinPairedWidth) return false;
     return TileChannels(plan, taps) >= std::min<int64_t>(plan.channels, kMinChannels) &&
@@ -54,7 +54,7 @@ class LineForm : public DweightForm {
   // Channels of the pixels that a block's kernel row may read at once.
   static int64_t TileChannels(const DweightPlan& plan, const DenseTaps& taps) {
     const int64_t pieces = plan.block_rows / std::max<int64_t>(1, taps.out_width) + 2;
-    const int64_t span = (taps.kernel_width - 1) * taps.dilation[1] + 1;
+    const int64_t span = std::max<int64_t>(0, taps.kernel_width - 1) * taps.dilation[1] + 1;
     const int64_t pixels = plan.block_rows * taps.stride[1] + pieces * span * (kPairs ? 2 : 1);
     return DweightScratch::kTileElements / pixels;
   }
@@ -101,8 +101,8 @@ class LineForm : public DweightForm {
     }
   }
 
-  // Some channels of a line's pixels from w on. In pairs, the high halves are `stride` pixels further on, or zeros where
-  // pairs are not whole.
+  // Some channels of a line's pixels from w on. In pairs, the high halves are the pixels `stride` further on, or zeros
+  // where pairs are not whole.
   void Read(const DenseTaps& taps, int64_t line, int64_t w, int64_t pixels, bool whole, int64_t channel,
             int64_t channels, float* dst) {
     RowRun* const runs = scratch_.runs;

@@ -4,7 +4,8 @@
 //     [panel][row pair][outer_columns]       runs of x -> tile of pairs [row pair, channel]; holes become zeros
 //                                            sums[channels, columns] += tile^T @ panels   (outer_pair_product)
 //
-// A pair is rows 2i and 2i + 1 of the block: what the instruction reduces over. Slots of few channels stand side by side.
+// A pair is rows 2i and 2i + 1 of the block: what the instruction reduces over. Slots of few channels stand side by
+// side.
 #pragma once
 
 #include "cpu/dweight_form.h"

@@ -3,8 +3,8 @@
 // Tile form: [panel][slot][depth][columns], 32 columns a panel, 16 in a last panel that needs no more.
 // Dot form, for few columns: [slot][column][depth], depth rounded up to kDotLanes.
 // `depth` counts the reduced channels (C in forward, O in dinput), `columns` the others; the fill is zero.
-// Pair form: the tile form of bfloat16 pairs, each in the place of a float; depth then counts pairs. The last pair of an
-// odd depth is padded with a zero.
+// Pair form: the tile form of bfloat16 pairs, each in the place of a float; depth then counts pairs. The last pair of
+// an odd number of channels is padded with a zero.
 #pragma once
 
 #include <algorithm>

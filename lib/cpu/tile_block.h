@@ -27,12 +27,12 @@ class TileBlock {
   // Starts a block of rows whose sums are zero.
   void Begin(int64_t rows);
 
-  // The taps that follow add to rows [0, count), or to rows[0], rows[1], ... (all different; kept by reference).
+  // The taps that follow add to rows [0, count), or to rows[0], rows[1], ... (all different; kept by
+  // reference); kBlockRows of them at most.
   void Select(int64_t count);
   void Select(const int32_t* rows, int64_t count);
 
-  // `taps` taps, of consecutive slots and consecutive source rows, of every selected row (at most kBlockRows of them; one
-  // tap where pairs are padded):
+  // `taps` taps (one, where pairs are padded), of consecutive slots and consecutive source rows, of every selected row:
   // the first source row, or null for holes. patch(begin, n, tile) may overwrite elements [begin, begin + n) of the taps
   // in the tile, whose row stride is kTileDepthStride.
   template <typename Patch>
