@@ -1,8 +1,8 @@
 """Keeps sharded operands sharded: one labelled description of a call serves every kind of mesh.
 
-Each dimension of each operand and result bears a label. Equal labels are equal indices, as in einsum. A label in `kept`
-may stay sharded; a label in `summed` may too, and then the results are added over its mesh axes. Every other dimension
-is replicated before the call.
+Each dimension of each operand and result bears a label. Equal labels are equal indices, as in einsum. A label in
+`sharded` may stay sharded; where a result sums over it, shards hold partial sums, which are added over its mesh axes.
+Every other dimension is replicated before the call.
 
 * Auto mesh axes: custom_partitioning, the partitioner asks when the program is compiled.
 * Explicit mesh axes: shard_map over them, from the shardings that the types show.
@@ -16,22 +16,28 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 
 class Labels(NamedTuple):
-    """The dimensions of a call. `kept` and `summed` are disjoint."""
+    """The dimensions of a call."""
 
     operands: tuple[tuple[str, ...], ...]
     results: tuple[tuple[str, ...], ...]
-    kept: frozenset[str]
-    summed: frozenset[str]
+    sharded: frozenset[str]  # which may stay sharded
+    summed: tuple[frozenset[str], ...]  # of these, the ones that each result sums over
 
 
-# local(operands, axes): the results of one shard. `axes` are the mesh axes over which the caller then adds results: if
-# there are any, results are partial sums in float32, and what is added once (a bias) is added where `first` is true.
+class Shards(NamedTuple):
+    """How the operands of a local call are sharded."""
+
+    axes: dict[str, tuple[str, ...]]  # the mesh axes of each label that is
+    sums: tuple[tuple[str, ...], ...]  # the mesh axes over which each result is still to be added
+
+
+# local(*operands, shards=): the results of one shard, already added over `shards.sums` (`add_over`): partial sums are
+# float32, and what enters a sum once (a bias) does so where `is_first` is true.
 LocalCall = Callable[..., Sequence[jax.Array]]
 
 
@@ -64,13 +70,17 @@ def _axes(entry: Any) -> tuple[str, ...]:
 
 
 def _assign(labels: Labels, specs: Sequence[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
-    """The mesh axes of each label: the first operand that shards it decides; two labels of one array share no axis."""
-    arrays = (*labels.operands, *labels.results)
+    """The mesh axes of each label: the first operand that shards it decides.
+
+    Two labels of one array share no axis, and none of a result's labels shares one with what that result sums over.
+    """
+    results = ((*names, *summed) for names, summed in zip(labels.results, labels.summed, strict=True))
+    arrays = (*labels.operands, *results)
     chosen: dict[str, tuple[str, ...]] = {}
     for names, spec in zip(labels.operands, specs, strict=True):
         for name, entry in zip(names, tuple(spec) + (None,) * (len(names) - len(spec)), strict=True):
             axes = _axes(entry)
-            if not axes or name not in labels.kept | labels.summed or name in chosen:
+            if not axes or name not in labels.sharded or name in chosen:
                 continue
             beside = {other for array in arrays if name in array for other in array if other in chosen}
             if not set(axes) & {axis for other in beside for axis in chosen[other]}:
@@ -83,8 +93,10 @@ def _spec(names: Sequence[str], chosen: dict[str, tuple[str, ...]]) -> Partition
 
 
 def _run_local(local: LocalCall, labels: Labels, chosen: dict[str, tuple[str, ...]], operands: Sequence[Any]) -> Any:
-    axes = tuple(axis for label in sorted(labels.summed) for axis in chosen.get(label, ()))
-    return tuple(local(*operands, summed_over=axes))
+    sums = tuple(
+        tuple(axis for label in sorted(summed) for axis in chosen.get(label, ())) for summed in labels.summed
+    )
+    return tuple(local(*operands, shards=Shards(chosen, sums)))
 
 
 def partitioned(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Sequence[jax.Array]:
@@ -126,7 +138,7 @@ def _auto(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Sequence
         for name, size in zip(names, operand.shape, strict=True)
     }
     rule = f"{_side(labels.operands)} -> {_side(labels.results)}"
-    replicated = tuple(name for name in factors if name not in labels.kept | labels.summed)
+    replicated = tuple(name for name in factors if name not in labels.sharded)
 
     def shardings(mesh: Any, arg_shapes: Any) -> tuple[dict[str, tuple[str, ...]], list[Any], tuple[Any, ...]]:
         # A sharding that is no NamedSharding has no spec to read: replicated.
@@ -160,11 +172,21 @@ def _side(names: Sequence[Sequence[str]]) -> str:
     return ", ".join(" ".join(dims) for dims in names)
 
 
-def add_over(values: Sequence[jax.Array], axes: Sequence[str], dtypes: Sequence[Any]) -> tuple[jax.Array, ...]:
-    """Partial float32 sums added over mesh axes, rounded once."""
-    return tuple((jax.lax.psum(v, tuple(axes)) if axes else v).astype(d) for v, d in zip(values, dtypes, strict=True))
+def add_over(
+    values: Sequence[jax.Array], sums: Sequence[Sequence[str]], dtypes: Sequence[Any]
+) -> tuple[jax.Array, ...]:
+    """Partial float32 sums, each added over its mesh axes, rounded once."""
+    return tuple(
+        (jax.lax.psum(value, tuple(axes)) if axes else value).astype(dtype)
+        for value, axes, dtype in zip(values, sums, dtypes, strict=True)
+    )
 
 
 def is_first(axes: Sequence[str]) -> jax.Array:
     """Whether this shard is the first along all of the axes."""
-    return jnp.stack([jax.lax.axis_index(axis) == 0 for axis in axes]).all()
+    return shard_index(axes) == 0
+
+
+def shard_index(axes: Sequence[str]) -> jax.Array:
+    """The number of this shard of a dimension that is sharded over mesh axes, the first of which varies slowest."""
+    return jax.lax.axis_index(tuple(axes))
