@@ -15,8 +15,17 @@ import jax.numpy as jnp
 
 from jax_knnconv._bilinear import Calls
 from jax_knnconv._dispatch import Handler, handler_primitive
-from jax_knnconv._partition import Labels, Shards, add_over, is_first, partitioned
-from jax_knnconv._primitive import ABSENT, group_sizes, is_absent, local_groups
+from jax_knnconv._partition import (
+    Labels,
+    Shards,
+    add_over,
+    is_first,
+    label_operands,
+    label_summed,
+    lead_labels,
+    partitioned,
+)
+from jax_knnconv._primitive import ABSENT, group_sizes, local_groups
 from jax_knnconv._workspace import dinput_workspace, packed_weights, partial_sums
 from jax_knnconv._xla.groups import sum_over_groups
 
@@ -46,27 +55,6 @@ class Operation(NamedTuple):
 
 def _struct(shape: Sequence[Any], dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
-
-
-def label_operands(rank: int, parts: Sequence[tuple[Any, Sequence[str]]]) -> tuple[tuple[str, ...], ...]:
-    """Labels of operands given as (operand, labels of the dimensions after the groups)."""
-    sizes = group_sizes(rank, [operand for operand, _ in parts])
-    found: list[tuple[str, ...]] = []
-    for position, (operand, rest) in enumerate(parts):
-        if is_absent(operand):
-            found.append((f"absent{position}",))
-            continue
-        groups = [
-            f"g{i}" if operand.shape[i] == size else f"g{i}shared{position}"
-            for i, size in zip(range(rank), sizes, strict=True)
-        ]
-        found.append((*groups, *rest))
-    return tuple(found)
-
-
-def lead_labels(labels: Sequence[Sequence[str]]) -> frozenset[str]:
-    """The labels of groups and batch."""
-    return frozenset(name for names in labels for name in names if name[0] in "gb" and "shared" not in name)
 
 
 def make_calls(op: Operation) -> Calls:
@@ -150,7 +138,7 @@ def make_calls(op: Operation) -> Calls:
         def local(g: Any, w: Any, *used: Any, shards: Shards) -> Any:
             params = {"spec": spec, "group_rank": group_rank, "implementation": spec.implementation}
             if op.of_shard is not None:
-                used = op.of_shard(used, rows=g.shape[-2], shards=shards)
+                used = tuple(op.of_shard(used, rows=g.shape[-2], shards=shards))
             if not any(shards.sums):
                 return dinput_handler.bind(g, w, *used, out_dtype=out_dtype, **params)
             partial = dinput_handler.bind(g, w, *used, out_dtype=jnp.dtype(jnp.float32), **params)
@@ -192,9 +180,7 @@ def make_calls(op: Operation) -> Calls:
         operands = (x, g, *used)
         after = [(*batch, *op.inputs, "c"), (*batch, *op.outputs, "o"), *op.dweight.table_labels]
         names = label_operands(rank, list(zip(operands, after, strict=True)))
-        sizes = group_sizes(rank, operands)
-        shared = {f"g{i}" for i in range(rank) if groups[i] == 1 and sizes[i] != 1}
-        result_groups = tuple(f"g{i}" if f"g{i}" not in shared else f"g{i}result" for i in range(rank))
+        result_groups, shared = label_summed(groups, operands)
         results = ((*result_groups, *op.slots, "c", "o"), (*result_groups, "o") if with_bias else ("no_db",))
         summed = rows.union(shared, batch)
         labels = Labels(names, results, lead_labels(names) | rows | {"c", "o"}, summed=(summed, summed))

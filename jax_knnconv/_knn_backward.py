@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
 from jax_knnconv import _primitive
-from jax_knnconv._calls import label_operands, lead_labels
 from jax_knnconv._dispatch import Handler, handler_primitive
 from jax_knnconv._knn import (
     FORWARD_LABELS,
@@ -29,7 +28,15 @@ from jax_knnconv._knn import (
     knn,
 )
 from jax_knnconv._knn_shards import of_shard
-from jax_knnconv._partition import Labels, Shards, add_over, partitioned
+from jax_knnconv._partition import (
+    Labels,
+    Shards,
+    add_over,
+    label_operands,
+    label_summed,
+    lead_labels,
+    partitioned,
+)
 from jax_knnconv._primitive import group_sizes, local_groups, zero_tangent
 from jax_knnconv._workspace import dinput_workspace, partial_sums
 from jax_knnconv._xla import knn as xla
@@ -95,9 +102,7 @@ def _call(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dtype:
         *SLOT_LABELS,
     ]
     names = label_operands(rank, list(zip(operands, after, strict=True)))
-    sizes = group_sizes(rank, operands)
-    shared = {f"g{i}" for i in range(rank) if groups[i] == 1 and sizes[i] != 1}
-    result_groups = tuple(f"g{i}result" if f"g{i}" in shared else f"g{i}" for i in range(rank))
+    result_groups, shared = label_summed(groups, operands)
     results = (
         (*(f"g{i}" for i in range(rank)), *batch, "n", "c"),
         (*result_groups, "v", "c", "o"),

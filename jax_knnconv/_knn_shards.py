@@ -1,9 +1,8 @@
 """A table's derived orders where its rows are sharded: a shard's own taps out of the whole table's.
 
 Shards hold a block of output rows each, but a source's taps, and a slot's, lie in rows of all shards. The orders are
-therefore replicated, and each shard keeps the entries of its rows, in their order: as many as it has rows and columns,
-at most. That costs a pass over the whole order in every call; a table that is built from a shard's rows inside shard_map
-has its own orders and no such cost.
+therefore replicated, and each shard keeps the entries of its rows, in their order. That costs a pass over the whole
+order in every call; a table that is built from a shard's rows inside shard_map has its own orders and no such cost.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ import jax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from jax_knnconv._primitive import group_sizes, is_absent
+
 
 class Labels(NamedTuple):
     """The dimensions of a call."""
@@ -39,6 +41,34 @@ class Shards(NamedTuple):
 # local(*operands, shards=): the results of one shard, already added over `shards.sums` (`add_over`): partial sums are
 # float32, and what enters a sum once (a bias) does so where `is_first` is true.
 LocalCall = Callable[..., Sequence[jax.Array]]
+
+
+def label_operands(rank: int, parts: Sequence[tuple[Any, Sequence[str]]]) -> tuple[tuple[str, ...], ...]:
+    """Labels of operands given as (operand, labels of the dimensions after the groups)."""
+    sizes = group_sizes(rank, [operand for operand, _ in parts])
+    found: list[tuple[str, ...]] = []
+    for position, (operand, rest) in enumerate(parts):
+        if is_absent(operand):
+            found.append((f"absent{position}",))
+            continue
+        groups = [
+            f"g{i}" if operand.shape[i] == size else f"g{i}shared{position}"
+            for i, size in zip(range(rank), sizes, strict=True)
+        ]
+        found.append((*groups, *rest))
+    return tuple(found)
+
+
+def lead_labels(labels: Sequence[Sequence[str]]) -> frozenset[str]:
+    """The labels of groups and batch."""
+    return frozenset(name for names in labels for name in names if name[0] in "gb" and "shared" not in name)
+
+
+def label_summed(groups: Sequence[Any], operands: Sequence[Any]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Labels of a result's `groups`, and those of the operands' groups that it sums over: size 1 in `groups` alone."""
+    sizes = group_sizes(len(groups), operands)
+    shared = frozenset(f"g{i}" for i, size in enumerate(sizes) if groups[i] == 1 and size != 1)
+    return tuple(f"g{i}result" if f"g{i}" in shared else f"g{i}" for i in range(len(groups))), shared
 
 
 def _explicit_spec(aval: Any) -> PartitionSpec | None:
@@ -93,9 +123,7 @@ def _spec(names: Sequence[str], chosen: dict[str, tuple[str, ...]]) -> Partition
 
 
 def _run_local(local: LocalCall, labels: Labels, chosen: dict[str, tuple[str, ...]], operands: Sequence[Any]) -> Any:
-    sums = tuple(
-        tuple(axis for label in sorted(summed) for axis in chosen.get(label, ())) for summed in labels.summed
-    )
+    sums = tuple(tuple(axis for label in sorted(summed) for axis in chosen.get(label, ())) for summed in labels.summed)
     return tuple(local(*operands, shards=Shards(chosen, sums)))
 
 
@@ -113,7 +141,6 @@ def partitioned(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Se
 
 def _explicit(local: LocalCall, labels: Labels, operands: Sequence[Any], specs: Sequence[Any]) -> Sequence[jax.Array]:
     mesh = next(s.mesh for o in operands if not (s := jax.typeof(o).sharding).mesh.empty)
-    explicit = {n for n, t in zip(mesh.axis_names, mesh.axis_types, strict=True) if t == AxisType.Explicit}
     chosen = _assign(labels, specs)
     if not any(any(spec) for spec in specs):
         return _run_local(local, labels, {}, operands)
@@ -125,9 +152,20 @@ def _explicit(local: LocalCall, labels: Labels, operands: Sequence[Any], specs: 
         mesh=mesh,
         in_specs=in_specs,
         out_specs=out_specs,
-        axis_names=explicit,
+        axis_names=_manual_axes(mesh, chosen),
         check_vma=False,  # nothing is differentiated through here, and a result need not depend on every operand
     )(*resharded)
+
+
+def _manual_axes(mesh: Any, chosen: dict[str, tuple[str, ...]]) -> frozenset[str]:
+    """The axes for shard_map to take over.
+
+    None named means all but those that an enclosing vmap maps over, which the types do not tell; Auto ones must stay
+    out of that, and then only what is sharded is named.
+    """
+    if all(kind == AxisType.Explicit for kind in mesh.axis_types):
+        return frozenset()
+    return frozenset(axis for axes in chosen.values() for axis in axes)
 
 
 def _auto(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Sequence[jax.Array]:
