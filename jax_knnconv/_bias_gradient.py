@@ -24,7 +24,7 @@ from jax_knnconv._partition import (
     lead_labels,
     partitioned,
 )
-from jax_knnconv._primitive import add_group, bind, define, local_groups, trace_avals, zero_tangent
+from jax_knnconv._primitive import add_group, bind, define, group_sizes, local_groups, trace_avals, zero_tangent
 
 _BLOCK = 4096  # rows summed before block sums are added
 
@@ -45,8 +45,7 @@ def _local(g: Any, *table: Any, spec: Any, groups: Sequence[Any]) -> Any:
     g = _live(g, table, spec=spec, rank=rank)
     db = _blocked_sum(g.reshape(*g.shape[:rank], math.prod(g.shape[rank:-1]), g.shape[-1]))
     shared = tuple(i for i in range(rank) if groups[i] == 1 and db.shape[i] != 1)
-    db = jnp.sum(db, shared, keepdims=True) if shared else db
-    return jnp.broadcast_to(db, (*groups, db.shape[-1]))
+    return jnp.sum(db, shared, keepdims=True) if shared else db
 
 
 def _live(g: Any, table: Sequence[Any], *, spec: Any, rank: int) -> Any:
@@ -65,15 +64,20 @@ def _call(g: Any, *table: Any, spec: Any, groups: Sequence[Any]) -> Sequence[Any
     batch = tuple(f"b{i}" for i in range(g.ndim - rank - len(rows) - 1))
     operands = (g, *table)
     names = label_operands(rank, [(g, (*batch, *rows, "o")), *((leaf, (*rows, "k")) for leaf in table)])
-    result_groups, shared = label_summed(groups, operands)
+    # Where only operands of dweight that db does not read are mapped, each of the group has the same db.
+    summed_groups = tuple(
+        1 if size == 1 else want for size, want in zip(group_sizes(rank, operands), groups, strict=True)
+    )
+    result_groups, shared = label_summed(summed_groups, operands)
     summed = shared.union(batch, rows)
     labels = Labels(names, ((*result_groups, "o"),), lead_labels(names) | summed | {"o"}, summed=(summed,))
 
     def local(g: Any, *table: Any, shards: Shards) -> Any:
-        db = _local(g, *table, spec=spec, groups=local_groups(groups, (g, *table)))
+        db = _local(g, *table, spec=spec, groups=local_groups(summed_groups, (g, *table)))
         return add_over([db], shards.sums, [jnp.float32])
 
-    return partitioned(local, labels, operands)
+    (db,) = partitioned(local, labels, operands)
+    return [jnp.broadcast_to(db, (*groups, db.shape[-1]))]
 
 
 _primitive = define("bias_gradient")

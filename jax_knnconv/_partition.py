@@ -11,15 +11,18 @@ Every other dimension is replicated before the call.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jax_knnconv._primitive import group_sizes, is_absent
+from jax_knnconv._version import __version__
 
 
 class Labels(NamedTuple):
@@ -169,33 +172,35 @@ def _manual_axes(mesh: Any, chosen: dict[str, tuple[str, ...]]) -> frozenset[str
 
 
 def _auto(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Sequence[jax.Array]:
-    factors = dict.fromkeys(name for names in (*labels.operands, *labels.results) for name in names)
+    mark = _mark(local, labels, operands)
+    marked = (*labels.operands, ("mark",))
+    factors = dict.fromkeys(name for names in (*marked, *labels.results) for name in names)
     sizes = {
         name: size
         for names, operand in zip(labels.operands, operands, strict=True)
         for name, size in zip(names, operand.shape, strict=True)
     }
-    rule = f"{_side(labels.operands)} -> {_side(labels.results)}"
+    rule = f"{_side(marked)} -> {_side(labels.results)}"
     replicated = tuple(name for name in factors if name not in labels.sharded)
 
     def shardings(mesh: Any, arg_shapes: Any) -> tuple[dict[str, tuple[str, ...]], list[Any], tuple[Any, ...]]:
         # A sharding that is no NamedSharding has no spec to read: replicated.
-        specs = [tuple(getattr(shape.sharding, "spec", ()))[: len(shape.shape)] for shape in arg_shapes]
+        specs = [tuple(getattr(shape.sharding, "spec", ()))[: len(shape.shape)] for shape in arg_shapes[:-1]]
         chosen = _assign(labels, specs)
         for name in list(chosen):  # shards are of equal size
             if name in sizes and sizes[name] % math.prod(mesh.shape[axis] for axis in chosen[name]):
                 del chosen[name]
-        arguments = [NamedSharding(mesh, _spec(names, chosen)) for names in labels.operands]
+        arguments = [NamedSharding(mesh, _spec(names, chosen)) for names in marked]
         return chosen, arguments, tuple(NamedSharding(mesh, _spec(names, chosen)) for names in labels.results)
 
     def partition(mesh: Any, arg_shapes: Any, result_shapes: Any) -> Any:
         del result_shapes
         chosen, arguments, results = shardings(mesh, arg_shapes)
-        return mesh, lambda *shards: _run_local(local, labels, chosen, shards), results, tuple(arguments)
+        return mesh, lambda *shards: _run_local(local, labels, chosen, shards[:-1]), results, tuple(arguments)
 
     @custom_partitioning
     def call(*args: Any) -> Any:
-        return _run_local(local, labels, {}, args)
+        return _run_local(local, labels, {}, args[:-1])
 
     call.def_partition(
         partition=partition,
@@ -203,7 +208,22 @@ def _auto(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Sequence
         sharding_rule=rule,
         need_replication_factors=replicated,
     )
-    return call(*operands)
+    return call(*operands, mark)
+
+
+def _mark(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> jax.Array:
+    """An operand that stands for what a call computes, in the program's own text.
+
+    custom_partitioning leaves only a pointer there. Where `jax_remove_custom_partitioning_ptr_from_cache_key` takes
+    that out of the key of the persistent compilation cache, calls that differ by static parameters alone (a padding)
+    would get each other's programs.
+    """
+    computed = jax.make_jaxpr(lambda *args: _run_local(local, labels, {}, args))(*operands)
+    names = (labels.operands, labels.results, sorted(labels.sharded), [sorted(summed) for summed in labels.summed])
+    digest = hashlib.sha256(f"{__version__} {names} {computed}".encode()).digest()
+    # Literals: an array constant may be hoisted out of the program, to be one of its arguments.
+    words = [jax.lax.full((1,), int(word)) for word in np.frombuffer(digest[:16], "<i4")]
+    return jax.lax.concatenate(words, 0)
 
 
 def _side(names: Sequence[Sequence[str]]) -> str:
