@@ -28,8 +28,6 @@ from benchmarks import machine, memory
 # The part of a run after which caches and pools have what they keep.
 _WARM_UP = 0.3
 _MOST_GROWTH = 0.01
-# One step in so many compiles its program anew: XLA lets go of the old one.
-_ANEW = 25
 
 
 class Job(NamedTuple):
@@ -115,8 +113,8 @@ def _held() -> tuple[int, int | None]:
     return memory.resident_bytes(), statistics["bytes_in_use"] if statistics else None
 
 
-def soak(steps: int, count: int = 24) -> Report:
-    """Run `steps` steps over `count` jobs."""
+def soak(steps: int, count: int = 24, anew: int = 25) -> Report:
+    """Run `steps` steps over `count` jobs; one in `anew` compiles its program anew, and XLA lets go of the old one."""
     everything = jobs(count)
     first: dict[str, bytes] = {}
     differing: dict[str, None] = {}
@@ -124,7 +122,7 @@ def soak(steps: int, count: int = 24) -> Report:
     start = None
     for step in range(steps):
         job = everything[step % count if step < count else int(random.integers(count))]
-        if step % _ANEW == _ANEW - 1:
+        if step % anew == anew - 1:
             call = jax.jit(lambda *operands, job=job: job.function(*operands))
         else:
             call = job.function if step % 3 == 0 else job.compiled
@@ -145,11 +143,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write; 1 if something differed or memory grew."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--anew", type=int, default=25, help="one step in so many compiles its program anew")
     parser.add_argument("--out", type=pathlib.Path, help="result file, JSON")
     options = parser.parse_args(arguments)
-    if options.steps < 1:
-        parser.error(f"--steps: got {options.steps}, expected at least 1")
-    report = soak(options.steps)
+    for name in ("steps", "anew"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: got {getattr(options, name)}, expected at least 1")
+    report = soak(options.steps, anew=options.anew)
     print(
         f"{report.steps} steps over {report.jobs} shapes on {jax.devices()[0].device_kind}: "
         f"memory grew by {report.growth:.2%} (resident {report.resident}, device {report.device}); "
