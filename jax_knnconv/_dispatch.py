@@ -129,8 +129,8 @@ def _warn_once(operation: str, platform: str, reason: str) -> None:
 
 
 def _lower_fallback(handler: Handler, ctx: Any, operands: Sequence[Any], static: dict[str, Any]) -> Any:
-    # A shard computes by itself: the axes over which its operands vary, and the mesh around, are no concern of it. Arrays
-    # made under a mesh of Explicit axes would carry shardings, for which a program of one device has no meaning.
+    # A shard computes by itself: the axes over which its operands vary are no concern of the function, nor is the mesh
+    # around: under Explicit axes arrays would carry shardings, which mean nothing in a program of one device.
     local = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
     function = functools.partial(handler.fallback, **static)
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):

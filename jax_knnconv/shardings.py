@@ -13,9 +13,9 @@ from jax_knnconv.table import NeighborTable
 def table_shardings(table: NeighborTable, mesh: Mesh, *, rows: Any = None, samples: Any = None) -> NeighborTable:
     """The shardings of a table's arrays, as a table of `NamedSharding`.
 
-    For ``jax.device_put(table, ...)`` and the ``in_shardings`` of ``jax.jit``. `indices` and `slots` have a dimension of
-    output rows, which may be sharded; the derived orders run over taps of all rows and are replicated. Each device then
-    computes its rows of the output, and the gradients in x and weight are added over the devices.
+    For ``jax.device_put(table, ...)`` and the ``in_shardings`` of ``jax.jit``. `indices` and `slots` have a dimension
+    of output rows, which may be sharded; the derived orders run over taps of all rows and are replicated. Each device
+    then computes its rows of the output, and the gradients in x and weight are added over the devices.
 
     Args:
         table: one table [M, K], or one a sample [G..., M, K].
@@ -25,8 +25,8 @@ def table_shardings(table: NeighborTable, mesh: Mesh, *, rows: Any = None, sampl
 
     Raises:
         TypeError: `table` is none.
-        ValueError: `samples` of a table that has none; a dimension that the devices do not divide; an axis that the mesh
-            does not have.
+        ValueError: `samples` of a table that has none; a dimension that the devices do not divide; an axis that the
+            mesh does not have.
     """
     if not isinstance(table, NeighborTable):
         raise TypeError(f"table must be a NeighborTable, got {type(table).__name__}")
