@@ -23,7 +23,7 @@ def dense_dweight(x, g, *, kernel_size, out_dtype, bias=True, tile=None, lead=()
     """(dw, db); `lead` are the result's group dimensions."""
     results = _results((*lead, *kernel_size, x.shape[-1], g.shape[-1]), len(lead), out_dtype, bias, slices)
     return calls.call(
-        "dense_dweight", [x, g], results, **calls.window_attributes(**window), **calls.tile_attribute(tile)
+        "dense_dweight", [x, g], results, **calls.window_attributes(**window), **calls.choice(tile)
     )[:2]
 
 
@@ -54,7 +54,7 @@ def knn_dweight(
     order = NO_ORDER if slots is None else slot_order(indices, slots, x.shape[-2], num_slots)
     operands = [x, g, indices, NO_SLOTS if slots is None else slots, *order]
     results = _results((*lead, num_slots, x.shape[-1], g.shape[-1]), len(lead), out_dtype, bias, slices)
-    attributes = {"zero_empty_rows": np.int64(zero_empty_rows)} | calls.tile_attribute(tile)
+    attributes = {"zero_empty_rows": np.int64(zero_empty_rows)} | calls.choice(tile)
     return calls.call("knn_dweight", operands, results, **attributes)[:2]
 
 
