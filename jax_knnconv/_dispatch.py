@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from jax_knnconv import _ffi, _smoke
+from jax_knnconv import _ffi, _kernel_choice, _smoke
 from jax_knnconv._varying import result_type
 
 IMPLEMENTATIONS = ("auto", "xla", "cpu", "wmma", "hopper")
@@ -96,18 +96,23 @@ def takes(operation: str, platform: str, operands: Sequence[Any]) -> str | None:
     return f"its kernels take float16 or bfloat16 operands, got {', '.join(sorted({d.name for d in floats}))}"
 
 
-def lacks(platform: str, operands: Sequence[Any]) -> str | None:
-    """The reason why this machine's GPU cannot multiply operands of these dtypes, or None if it can."""
-    if platform != "cuda" or not any(operand.dtype == jnp.bfloat16 for operand in operands):
+def lacks(platform: str, operands: Sequence[Any], kernel: str | None = None) -> str | None:
+    """The reason why this machine's GPU cannot multiply operands of these dtypes in this kernel, or None if it can."""
+    bfloat16 = any(operand.dtype == jnp.bfloat16 for operand in operands)
+    if platform != "cuda" or not (bfloat16 or kernel == "hopper"):
         return None
     try:
         device = jax.local_devices(backend=platform)[0]
     except RuntimeError:
         return None  # lowered for another machine
     capability = getattr(device, "compute_capability", None)
-    if capability is None or float(capability) >= 8:
+    if capability is None:
         return None
-    return f"products of bfloat16 need compute capability 8.0, {device.device_kind} has {capability}"
+    if kernel == "hopper" and float(capability) != 9:
+        return f"the 'hopper' kernels need compute capability 9.0, {device.device_kind} has {capability}"
+    if bfloat16 and float(capability) < 8:
+        return f"products of bfloat16 need compute capability 8.0, {device.device_kind} has {capability}"
+    return None
 
 
 def _warn_once(operation: str, platform: str, reason: str) -> None:
@@ -138,11 +143,16 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
         groups = static.get("group_rank", len(static.get("groups", ())))
         if groups > _MOST_GROUPS:
             unfit = f"its kernels take at most {_MOST_GROUPS} group dimensions (nested vmaps), got {groups}"
-        reason = unfit or lacks(platform, ctx.avals_in) or why_not(handler.operation, platform, implementation)
+        attributes = handler.attributes(*ctx.avals_in, **static)
+        if platform != "cpu":
+            attributes |= _kernel_choice.attributes(handler.operation, static.get("spec"), implementation)
+        kernel = attributes.get("kernel")
+        needed = "hopper" if kernel == "hopper" else implementation
+        reason = unfit or lacks(platform, ctx.avals_in, kernel) or why_not(handler.operation, platform, needed)
         if reason is None:
             extra = handler.workspace(*ctx.avals_in, platform=platform, **static)
             full = ctx.replace(avals_out=[*ctx.avals_out, *(jax.core.ShapedArray(s.shape, s.dtype) for s in extra)])
-            values = _ffi.lower_call(handler.operation, full, *operands, **handler.attributes(*ctx.avals_in, **static))
+            values = _ffi.lower_call(handler.operation, full, *operands, **attributes)
             return values[: len(ctx.avals_out)]
         _warn_once(handler.operation, platform, reason)
     return _lower_fallback(handler, ctx, operands, static)

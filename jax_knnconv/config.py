@@ -1,4 +1,4 @@
-"""Tile geometry of the tensor-core kernels, for those who want to force one."""
+"""Which tensor-core kernel runs, and its tile geometry, for those who want to force them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _MULTIPLES = {
     "ksteps": 1,
     "ksplit": 1,
 }
+KERNELS = ("portable", "halo", "hopper")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,12 @@ class KernelConfig:
     """Tile geometry of a tensor-core kernel: y tile [bm, bn] = sum over depth steps of bk.
 
     Fields left None are chosen by shape. A config belongs to the tensor-core implementations: where another one runs
-    (``"cpu"``, ``"xla"``), it has no tiles to set and is not looked at.
+    (``"cpu"``, ``"xla"``), it has no tiles to set and is not looked at. On a GPU it holds for the call's gradients too,
+    whose kernels must then ship what it asks for; to force one pass alone, call it by name (`conv2d_dweight`, ...).
+
+    The portable kernels ship, for forward and dinput, bm 16, 64, 128 and bn 32, 64, 128 with bk 64; for dweight, where
+    the tile is of dw as a matrix [V·C_in, C_out], bm and bn 32, 64, 128. A value that no kernel has is a ValueError
+    when the call is lowered for a GPU.
 
     Attributes:
         bm: rows of a thread block's tile, a multiple of 16.
@@ -32,13 +38,15 @@ class KernelConfig:
         wm: rows of one warp's tile, a multiple of 16 that divides bm.
         wn: columns of one warp's tile, a multiple of 16 that divides bn.
         ksteps: depth steps held in shared memory at once.
-        ksplit: slices of a split sum; 1 is unsplit.
-        async_copy: stage with asynchronous copies.
-        vec: stage 16 bytes at a time where alignment allows.
+        ksplit: slices of dweight's split sum; 1 is unsplit. Other passes are never split and do not look at it.
+        async_copy: stage with asynchronous copies, where operands allow (True); or never (False).
+        vec: stage 16 bytes at a time, where operands allow (True); or one element at a time (False).
+        kernel: "portable", "halo" (for few channels) or "hopper" (compute capability 9.0); one that does not take the
+            call is an error. All other fields are the portable kernels': setting one chooses these.
 
     Raises:
-        TypeError: a field is not an int (or bool, where it says so).
-        ValueError: a field is not positive, or not the multiple it must be.
+        TypeError: a field is not an int (or str or bool, where it says so).
+        ValueError: a field is not positive, not the multiple it must be, or names no kernel.
     """
 
     bm: int | None = None
@@ -51,8 +59,15 @@ class KernelConfig:
     ksplit: int | None = None
     async_copy: bool | None = None
     vec: bool | None = None
+    kernel: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.kernel, str | None):
+            raise TypeError(f"KernelConfig: kernel must be a str or None, got {self.kernel!r}")
+        if self.kernel is not None and self.kernel not in KERNELS:
+            raise ValueError(
+                f"KernelConfig: kernel must be one of {', '.join(map(repr, KERNELS))} or None, got {self.kernel!r}"
+            )
         for name, multiple in _MULTIPLES.items():
             value = getattr(self, name)
             if value is None:

@@ -110,6 +110,8 @@ CASES = {
     "config positive": (lambda: jkc.KernelConfig(ksplit=0), ValueError, "ksplit must be a positive int, got 0"),
     "config divides": (lambda: jkc.KernelConfig(bm=64, wm=48), ValueError, "wm must divide bm"),
     "config int": (lambda: jkc.KernelConfig(vec=1), TypeError, "vec must be a bool"),
+    "config kernel": (lambda: jkc.KernelConfig(kernel="cudnn"), ValueError, "kernel must be one of 'portable'.*cudnn"),
+    "config kernel type": (lambda: jkc.KernelConfig(kernel=1), TypeError, "kernel must be a str.*1"),
     "config bool": (lambda: jkc.KernelConfig(vec="yes"), TypeError, "vec must be a bool"),
 }
 

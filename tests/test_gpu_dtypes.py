@@ -37,3 +37,13 @@ def test_bfloat16_needs_sm_80(monkeypatch, capability, runs):
     if reason is not None:
         assert reason == "products of bfloat16 need compute capability 8.0, a GPU has 7.5"
     assert _dispatch.lacks("cuda", _operands(np.float16)) is None
+
+
+@pytest.mark.parametrize(("capability", "runs"), [("8.9", False), ("9.0", True), ("10.0", False)])
+def test_hopper_needs_exactly_sm_90(monkeypatch, capability, runs):
+    device = types.SimpleNamespace(compute_capability=capability, device_kind="a GPU")
+    monkeypatch.setattr(jax, "local_devices", lambda backend: [device])
+    reason = _dispatch.lacks("cuda", _operands(np.float16), "hopper")
+    assert (reason is None) == runs
+    if reason is not None:
+        assert reason == f"the 'hopper' kernels need compute capability 9.0, a GPU has {capability}"

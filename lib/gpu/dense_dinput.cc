@@ -17,7 +17,7 @@ ffi::Error Run(gpuStream_t stream, int32_t device, Buffer g, Buffer weight, Resu
   KNNCONV_RETURN_IF_ERROR(MakeTapGemm(g, weight, *dx, 3, /*transposed=*/true, groups, &gemm));
   KNNCONV_RETURN_IF_ERROR(SetWindow(attributes, in, w, dx->dimensions(), /*transposed=*/true, &gemm));
   TileChoice tile;
-  KNNCONV_RETURN_IF_ERROR(ReadTile(attributes, &tile));
+  KNNCONV_RETURN_IF_ERROR(ReadTileChoice(attributes, &tile));
   return ToError(RunTapGemm(SiteOf<kStage>(stream, device), gemm, tile));
 }
 

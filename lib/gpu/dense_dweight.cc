@@ -40,7 +40,7 @@ ffi::Error Run(gpuStream_t stream, int32_t device, Buffer x, Buffer g, ResultBuf
   }
   taps.kernel_width = static_cast<int32_t>(wd[wd.size() - 3]);
   DweightChoice choice;
-  KNNCONV_RETURN_IF_ERROR(ReadDweightTile(attributes, &choice));
+  KNNCONV_RETURN_IF_ERROR(ReadDweightChoice(attributes, &choice));
   return ToError(RunDweight(SiteOf<kStage>(stream, device), dweight, taps, choice));
 }
 

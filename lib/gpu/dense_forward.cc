@@ -17,7 +17,7 @@ ffi::Error Run(gpuStream_t stream, int32_t device, Buffer x, Buffer weight, Buff
   KNNCONV_RETURN_IF_ERROR(SetBias(bias, &gemm));
   KNNCONV_RETURN_IF_ERROR(SetWindow(attributes, in, w, y->dimensions(), /*transposed=*/false, &gemm));
   TileChoice tile;
-  KNNCONV_RETURN_IF_ERROR(ReadTile(attributes, &tile));
+  KNNCONV_RETURN_IF_ERROR(ReadTileChoice(attributes, &tile));
   return ToError(RunTapGemm(SiteOf<kStage>(stream, device), gemm, tile));
 }
 

@@ -12,6 +12,7 @@
 
 #include "gpu/elements.h"
 #include "gpu/groups.h"
+#include "gpu/kernel_choice.h"
 #include "gpu/launch.h"
 
 namespace knnconv::gpu {
@@ -69,11 +70,6 @@ struct Dweight {
   int32_t slots, channels, columns;  // V, C, O; V * C has 31 bits
   GroupShapes shapes;
   GroupStrides x_groups, g_groups;
-};
-
-// A thread block's tile, and how operands are staged: -1 lets the shape decide. vector: 0 = one element at a time.
-struct DweightChoice {
-  int rows = -1, columns = -1, vector = -1;
 };
 
 Status RunDweight(const LaunchSite& site, const Dweight& dweight, const DenseTaps& taps, const DweightChoice& choice);

@@ -1,6 +1,7 @@
 // The operands and results that dense and KNN weight gradients share, checked and turned into a Dweight.
 #pragma once
 
+#include "gpu/choice_attributes.h"
 #include "gpu/dweight.h"
 #include "gpu/handler.h"
 
@@ -55,20 +56,6 @@ inline ffi::Error MakeDweight(const Groups& groups, int row_rank, int slot_rank,
   }
   dweight->x_groups = StridesOf(rank, xd, Product(xd, rank, xd.size()));
   dweight->g_groups = StridesOf(rank, gd, Product(gd, rank, gd.size()));
-  return ffi::Error::Success();
-}
-
-// The optional attribute `tile`: rows, columns, staging; -1 where the shape decides.
-inline ffi::Error ReadDweightTile(const ffi::Dictionary& attributes, DweightChoice* choice) {
-  if (!attributes.contains("tile")) return ffi::Error::Success();
-  const auto given = attributes.get<ffi::Span<const int64_t>>("tile");
-  if (given.has_error()) return given.error();
-  KNNCONV_CHECK(given->size() == 3);
-  for (int i = 0; i < 2; ++i) {
-    const int64_t width = (*given)[i];
-    KNNCONV_CHECK(width == -1 || width == 32 || width == 64 || width == 128);
-  }
-  *choice = {static_cast<int>((*given)[0]), static_cast<int>((*given)[1]), static_cast<int>((*given)[2])};
   return ffi::Error::Success();
 }
 

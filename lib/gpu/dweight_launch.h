@@ -66,6 +66,7 @@ template <typename Taps>
 Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps& taps, int64_t positions, bool by_slot,
                      const DweightChoice& choice) {
   using internal::IsAligned, internal::Staging;
+  if (!Allows(choice.kernel, KernelFamily::kPortable)) return Refused(choice.kernel, __FILE__, __LINE__);
   const bool vectors = choice.vector != 0;
   const bool cotangent_vectors = vectors && dweight.columns % kVector == 0 && IsAligned(dweight.g, 16);
   const bool source_vectors = vectors && dweight.x_type == dweight.g_type && dweight.channels % kVector == 0 &&
@@ -82,7 +83,7 @@ Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps&
   if (tile.rows * tile.columns == 128 * 128 && device.shared_bytes < internal::TileOf<128, 128>::Type::kSharedBytes) {
     tile.columns = 64;
   }
-  const DweightSplit split = SplitDweight(sizes, tile, device.multiprocessors);
+  const DweightSplit split = SplitDweight(sizes, tile, device.multiprocessors, choice.slices);
 
   const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
   const int64_t sums = sizes.groups * split.slices;

@@ -61,8 +61,9 @@ inline TileShape ChooseTile(const DweightSizes& sizes, bool has_middle_rows) {
           ChooseWidth(sizes.columns, true)};
 }
 
-// Takes the number of slices with the least estimated time, where partial sums have room for it.
-inline DweightSplit SplitDweight(const DweightSizes& sizes, const TileShape& tile, int64_t multiprocessors) {
+// Takes `wanted` slices, or with -1 the number of them with the least estimated time, where partial sums have room for it.
+inline DweightSplit SplitDweight(const DweightSizes& sizes, const TileShape& tile, int64_t multiprocessors,
+                                 int64_t wanted) {
   const int64_t lists = sizes.by_slot ? sizes.slots : 1;  // of positions
   const int64_t list_rows = sizes.by_slot ? sizes.channels : sizes.slots * sizes.channels;
   DweightSplit split;
@@ -76,6 +77,10 @@ inline DweightSplit SplitDweight(const DweightSizes& sizes, const TileShape& til
   const double positions = double(sizes.positions) / double(std::max<int64_t>(lists, 1));
   const int64_t slice_elements = sizes.groups * sizes.columns * (sizes.slots * sizes.channels + split.bias_parts);
   if (tiles == 0 || slice_elements == 0) return split;
+  if (wanted > 0) {
+    split.slices = wanted;
+    return split;
+  }
 
   // Microseconds, of an H200. Only their ratios matter.
   const int resident = BlocksPerMultiprocessor(tile.rows, tile.columns);

@@ -1,4 +1,5 @@
 // (dx, dw, db) of a table in one call: dinput's launches, then dweight's.
+#include "gpu/choice_attributes.h"
 #include "gpu/handlers.h"
 #include "gpu/knn_dinput.h"
 #include "gpu/knn_dweight.h"
@@ -10,12 +11,18 @@ template <ffi::ExecutionStage kStage>
 ffi::Error Run(gpuStream_t stream, int32_t device, Buffer g, Buffer x, Buffer weight, Buffer indices, Buffer slots,
                Buffer source_offsets, Buffer source_rows, Buffer source_slots, Buffer slot_offsets, Buffer slot_rows,
                Buffer slot_sources, ResultBuffer dx, ResultBuffer dw, ResultBuffer db, ResultBuffer packed,
-               ResultBuffer partials, int64_t zero_empty_rows) {
+               ResultBuffer partials, ffi::Dictionary attributes) {
+  const auto zero_empty_rows = attributes.get<int64_t>("zero_empty_rows");
+  if (zero_empty_rows.has_error()) return zero_empty_rows.error();
+  TileChoice dinput;
+  DweightChoice dweight;
+  KNNCONV_RETURN_IF_ERROR(ReadTileChoice(attributes, &dinput));
+  KNNCONV_RETURN_IF_ERROR(ReadDweightChoice(attributes, &dweight));
   const LaunchSite site = SiteOf<kStage>(stream, device);
   KNNCONV_RETURN_IF_ERROR(
-      RunKnnDinput(site, g, weight, source_offsets, source_rows, source_slots, *dx, *packed, TileChoice()));
+      RunKnnDinput(site, g, weight, source_offsets, source_rows, source_slots, *dx, *packed, dinput));
   return RunKnnDweight(site, x, g, {indices, slots, slot_offsets, slot_rows, slot_sources}, *dw, *db, *partials,
-                       zero_empty_rows != 0, DweightChoice());
+                       *zero_empty_rows != 0, dweight);
 }
 
 template <ffi::ExecutionStage kStage>
@@ -37,7 +44,7 @@ auto Binding() {
       .template Ret<ffi::AnyBuffer>()  // db
       .template Ret<ffi::AnyBuffer>()  // packed
       .template Ret<ffi::AnyBuffer>()  // partials
-      .template Attr<int64_t>("zero_empty_rows");
+      .Attrs();
 }
 
 }  // namespace

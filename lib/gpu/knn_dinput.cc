@@ -43,7 +43,7 @@ template <ffi::ExecutionStage kStage>
 ffi::Error Run(gpuStream_t stream, int32_t device, Buffer g, Buffer weight, Buffer source_offsets, Buffer source_rows,
                Buffer source_slots, ResultBuffer dx, ResultBuffer packed, ffi::Dictionary attributes) {
   TileChoice tile;
-  KNNCONV_RETURN_IF_ERROR(ReadTile(attributes, &tile));
+  KNNCONV_RETURN_IF_ERROR(ReadTileChoice(attributes, &tile));
   return RunKnnDinput(SiteOf<kStage>(stream, device), g, weight, source_offsets, source_rows, source_slots, *dx, *packed,
                       tile);
 }

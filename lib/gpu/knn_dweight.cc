@@ -76,7 +76,7 @@ ffi::Error Run(gpuStream_t stream, int32_t device, Buffer x, Buffer g, Buffer in
   const auto zero_empty_rows = attributes.get<int64_t>("zero_empty_rows");
   if (zero_empty_rows.has_error()) return zero_empty_rows.error();
   DweightChoice choice;
-  KNNCONV_RETURN_IF_ERROR(ReadDweightTile(attributes, &choice));
+  KNNCONV_RETURN_IF_ERROR(ReadDweightChoice(attributes, &choice));
   const TableOperands table{indices, slots, slot_offsets, slot_rows, slot_sources};
   return RunKnnDweight(SiteOf<kStage>(stream, device), x, g, table, *dw, *db, *partials, *zero_empty_rows != 0, choice);
 }

@@ -36,7 +36,7 @@ ffi::Error Run(gpuStream_t stream, int32_t device, Buffer x, Buffer weight, Buff
   if (zero_empty_rows.has_error()) return zero_empty_rows.error();
   gemm.zero_empty_rows = *zero_empty_rows != 0;
   TileChoice tile;
-  KNNCONV_RETURN_IF_ERROR(ReadTile(attributes, &tile));
+  KNNCONV_RETURN_IF_ERROR(ReadTileChoice(attributes, &tile));
   return ToError(RunTapGemm(SiteOf<kStage>(stream, device), gemm, tile));
 }
 

@@ -1,6 +1,7 @@
 // Checks of operands that forward and dinput share, and what a TapGemm takes from them.
 #pragma once
 
+#include "gpu/choice_attributes.h"
 #include "gpu/handler.h"
 #include "gpu/tap_gemm.h"
 
@@ -61,19 +62,6 @@ inline ffi::Error SetBias(const Buffer& bias, TapGemm* gemm) {
   KNNCONV_CHECK(static_cast<int>(dims.size()) == rank + 1 && dims[rank] == gemm->columns);
   gemm->bias = static_cast<const float*>(bias.untyped_data());
   gemm->bias_groups = StridesOf(rank, dims, gemm->columns);
-  return ffi::Error::Success();
-}
-
-// The optional attribute `tile`: rows, columns, staging; -1 where the shape decides.
-inline ffi::Error ReadTile(const ffi::Dictionary& attributes, TileChoice* tile) {
-  if (!attributes.contains("tile")) return ffi::Error::Success();
-  const auto given = attributes.get<ffi::Span<const int64_t>>("tile");
-  if (given.has_error()) return given.error();
-  KNNCONV_CHECK(given->size() == 3);
-  const int64_t rows = (*given)[0], columns = (*given)[1];
-  KNNCONV_CHECK(rows == -1 || rows == 16 || rows == 64 || rows == 128);
-  KNNCONV_CHECK(columns == -1 || columns == 32 || columns == 64 || columns == 128);
-  *tile = {static_cast<int>(rows), static_cast<int>(columns), static_cast<int>((*given)[2])};
   return ffi::Error::Success();
 }
 

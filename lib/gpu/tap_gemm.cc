@@ -51,8 +51,8 @@ int TileRows(const TapGemm& gemm, int columns, int multiprocessors) {
   return blocks < multiprocessors ? 64 : 128;
 }
 
-Staging ChooseStaging(const TapGemm& gemm, bool vector) {
-  if (!vector || gemm.source_type != gemm.compute_type) return Staging::kAny;
+Staging ChooseStaging(const TapGemm& gemm, bool vector, bool asynchronous) {
+  if (!vector || !asynchronous || gemm.source_type != gemm.compute_type) return Staging::kAny;
   // In a tile of many nodes some node has several taps of nearly every slot, and slot by slot as many layers as the most
   // there are: on 100,000 points with K = 27, 5 times the products (0.74 ms) where cells need twice as many.
   constexpr int kCellsBatch = 8;
@@ -72,13 +72,14 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
     return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
   }
 
+  if (!Allows(wanted.kernel, KernelFamily::kPortable)) return Refused(wanted.kernel, __FILE__, __LINE__);
   TapLaunch launch{};
   auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const bool vector = wanted.vector != 0;
   const int weight_line = gemm.transposed ? gemm.depth : gemm.columns;
   launch.vector_a = vector && gemm.depth % 8 == 0 && aligned(gemm.source);
   launch.vector_b = vector && weight_line % 8 == 0 && aligned(gemm.weight);
-  launch.staging = ChooseStaging(gemm, launch.vector_a && launch.vector_b);
+  launch.staging = ChooseStaging(gemm, launch.vector_a && launch.vector_b, wanted.asynchronous);
 
   launch.columns = wanted.columns > 0 ? wanted.columns : TileColumns(gemm.columns);
   launch.rows = wanted.rows > 0 ? wanted.rows : TileRows(gemm, launch.columns, multiprocessors);

@@ -10,6 +10,7 @@
 
 #include "gpu/elements.h"
 #include "gpu/groups.h"
+#include "gpu/kernel_choice.h"
 #include "gpu/launch.h"
 
 namespace knnconv::gpu {
@@ -61,12 +62,6 @@ struct TapGemm {
 
 // Taps of one node beyond which kSources leaves the node to hub_sums.h, and does not write its row.
 inline constexpr int kHubTaps = 256;
-
-// A thread block's tile, and how it is staged.
-struct TileChoice {
-  int rows = -1, columns = -1;  // -1: by shape
-  int vector = -1;              // 0: one element at a time; else 16 bytes where each operand allows
-};
 
 Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice& wanted);
 

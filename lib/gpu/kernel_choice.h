@@ -1,0 +1,43 @@
+// What a caller may force of a call that shapes otherwise choose: the family of kernels, and the portable kernels' tile.
+#pragma once
+
+#include "gpu/status.h"
+
+namespace knnconv::gpu {
+
+enum class KernelFamily {
+  kByShape,
+  kAnyPortable,  // by shape, among those that run on every architecture: kPortable and kHalo
+  kPortable,     // tap_gemm.h, dweight.h
+  kHalo,         // few channels, a patch of the image staged once
+  kHopper,       // TMA and wgmma, compute capability 9.0
+};
+
+// Whether a caller who wants `wanted` may be served by `family`, if that takes the call.
+constexpr bool Allows(KernelFamily wanted, KernelFamily family) {
+  return wanted == family || wanted == KernelFamily::kByShape ||
+         (wanted == KernelFamily::kAnyPortable && family != KernelFamily::kHopper);
+}
+
+// What launchers return where `wanted` allows no kernel that takes the call.
+inline Status Refused(KernelFamily wanted, const char* file, int line) {
+  const char* const call = wanted == KernelFamily::kHopper ? "kernel=\"hopper\" does not take this call"
+                           : wanted == KernelFamily::kHalo ? "kernel=\"halo\" does not take this call"
+                                                           : "no kernel of those that are allowed takes this call";
+  return {gpuErrorNotSupported, file, line, call};
+}
+
+// A thread block's tile, and how it is staged, in the portable kernels.
+struct TileChoice {
+  int rows = -1, columns = -1;  // -1: by shape
+  int vector = -1;              // 0: one element at a time; else 16 bytes where each operand allows
+  bool asynchronous = true;     // false: 16 bytes at a time go through registers too
+  KernelFamily kernel = KernelFamily::kByShape;
+};
+
+// The same for dweight, whose sums are split.
+struct DweightChoice : TileChoice {
+  int slices = -1;  // -1: by shape; 1: unsplit
+};
+
+}  // namespace knnconv::gpu

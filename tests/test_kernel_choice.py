@@ -1,0 +1,162 @@
+"""What a KernelConfig and an implementation ask of the GPU's handlers: decided and checked without a GPU."""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_knnconv as jkc
+from jax_knnconv import _dispatch, _ffi
+
+TABLE = jkc.NeighborTable(np.array([[0, 1], [2, -1], [1, 1]]), num_inputs=3)
+X, W = jnp.ones((3, 8), "bfloat16"), jnp.ones((2, 8, 8), "bfloat16")
+IMAGE, KERNEL = jnp.ones((1, 5, 5, 8), "float16"), jnp.ones((3, 3, 8, 8), "float16")
+PASSES = {
+    "dense_forward": lambda **given: jkc.conv2d(IMAGE, KERNEL, **given),
+    "dense_dinput": lambda **given: jkc.conv2d_dinput(IMAGE, KERNEL, IMAGE.shape, **given),
+    "dense_dweight": lambda **given: jkc.conv2d_dweight(IMAGE, IMAGE, (3, 3), **given),
+    "knn_forward": lambda **given: jkc.knn_conv(X, W, TABLE, **given),
+    "knn_dinput": lambda **given: jkc.knn_dinput(X, W, TABLE, **given),
+    "knn_dweight": lambda **given: jkc.knn_dweight(X, X, TABLE, **given),
+    "knn_backward": lambda **given: jkc.knn_backward(X, X, W, TABLE, **given),
+}
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch):
+    """A CUDA module with all targets and portable kernels, which is lowered for and never called."""
+    found = {"cuda": _ffi.Backend(None, frozenset(map(_ffi.target_name, _ffi.TARGETS)), frozenset(["wmma"]), None)}
+    monkeypatch.setattr(_ffi, "_loaded", found)
+    monkeypatch.setattr(_dispatch, "_warned", set())
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: (_ for _ in ()).throw(RuntimeError("no GPU here")))
+    return found
+
+
+def lowered(function, platform="cuda"):
+    return jax.jit(function).trace().lower(lowering_platforms=(platform,)).as_text()
+
+
+def choices(operation, **given):
+    """The attributes that choose a kernel in the one call of an operation, as they stand in its program."""
+    lines = [line for line in lowered(lambda: PASSES[operation](**given)).splitlines() if operation in line]
+    (line,) = [line for line in lines if "custom_call" in line]
+    found = {}
+    if kernel := re.search(r'kernel = "(\w+)"', line):
+        found["kernel"] = kernel[1]
+    if tile := re.search(r"tile = dense<\[(.*?)\]> : tensor<3xi64>", line):
+        found["tile"] = [int(size) for size in tile[1].split(",")]
+    if ksplit := re.search(r"ksplit = (\d+)", line):
+        found["ksplit"] = int(ksplit[1])
+    return found
+
+
+@pytest.mark.parametrize("operation", PASSES)
+def test_shapes_decide_where_nothing_is_forced(operation):
+    assert choices(operation) == {}
+    assert choices(operation, config=jkc.KernelConfig()) == {}
+
+
+@pytest.mark.parametrize("operation", PASSES)
+def test_implementations_name_kernels(operation):
+    assert choices(operation, implementation="wmma") == {"kernel": "wmma"}
+
+
+@pytest.mark.parametrize("operation", PASSES)
+def test_tiles_are_the_portable_kernels(operation):
+    config = jkc.KernelConfig(bm=64, bn=32)
+    assert choices(operation, config=config) == {"kernel": "portable", "tile": [64, 32, -1]}
+    assert choices(operation, config=config, implementation="wmma") == {"kernel": "portable", "tile": [64, 32, -1]}
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields", "staging"),
+    [
+        ("dense_forward", {"vec": False}, 0),
+        ("dense_forward", {"vec": False, "async_copy": False}, 0),
+        ("dense_forward", {"vec": True}, 1),
+        ("knn_dinput", {"async_copy": True}, 1),
+        ("knn_dinput", {"async_copy": False}, 2),
+        ("knn_dinput", {"async_copy": False, "vec": True}, 2),
+        ("knn_dweight", {"async_copy": False}, 0),
+        ("knn_backward", {"async_copy": False}, 0),
+        ("knn_dweight", {"vec": True}, 1),
+    ],
+)
+def test_staging(operation, fields, staging):
+    assert choices(operation, config=jkc.KernelConfig(**fields)) == {"kernel": "portable", "tile": [-1, -1, staging]}
+
+
+def test_ksplit_is_of_dweight():
+    config = jkc.KernelConfig(ksplit=3)
+    for operation in PASSES:
+        split = operation.endswith(("dweight", "backward"))
+        assert choices(operation, config=config) == ({"kernel": "portable", "ksplit": 3} if split else {})
+
+
+def test_what_ships_may_be_asked_for():
+    same = {"kernel": "portable", "tile": [16, 128, -1]}
+    config = jkc.KernelConfig(bm=16, bn=128, bk=64, rb=1, ksteps=2)
+    assert choices("knn_forward", config=config) == same
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields", "message"),
+    [
+        ("dense_forward", {"bm": 32}, "forward ships tiles of bm 16, 64, 128, got 32"),
+        ("knn_dinput", {"bn": 16}, "dinput ships tiles of bn 32, 64, 128, got 16"),
+        ("dense_dweight", {"bm": 16}, "dweight ships tiles of bm 32, 64, 128, got 16"),
+        ("knn_backward", {"bm": 16}, "dweight ships tiles of bm 32, 64, 128, got 16"),
+        ("knn_backward", {"bm": 32}, "dinput ships tiles of bm 16, 64, 128, got 32"),
+        ("dense_dinput", {"bk": 32}, "dinput ships bk 64 alone, got 32"),
+        ("knn_forward", {"rb": 4}, "forward ships rb 1 alone, got 4"),
+        ("knn_forward", {"ksteps": 3}, "forward ships ksteps 2 alone, got 3"),
+        ("knn_dweight", {"ksteps": 2}, "dweight ships ksteps 3 alone, got 2"),
+        ("knn_forward", {"wm": 32}, "wm of forward follows from bm and bn, and must be None; got 32"),
+        ("knn_dweight", {"bk": 32}, "bk of dweight follows from bm and bn, and must be None; got 32"),
+        ("knn_dweight", {"vec": True, "async_copy": False}, "got vec=True with async_copy=False"),
+        ("knn_forward", {"vec": False, "async_copy": True}, "got vec=False with async_copy=True"),
+        ("knn_forward", {"kernel": "hopper", "bm": 64}, "kernel 'hopper' has its own; got bm=64"),
+        ("knn_dweight", {"kernel": "halo", "ksplit": 2}, "kernel 'halo' has its own; got ksplit=2"),
+    ],
+)
+def test_impossible_configs_raise_where_a_gpu_is_lowered_for(operation, fields, message):
+    config = jkc.KernelConfig(**fields)
+    with pytest.raises(ValueError, match=message):
+        lowered(lambda: PASSES[operation](config=config))
+
+
+def test_configs_are_not_looked_at_where_nothing_has_tiles(modules):
+    modules["cpu"] = _ffi.Backend(None, modules["cuda"].targets, frozenset(["cpu"]), None)
+    config = jkc.KernelConfig(bm=32, kernel="halo")
+    for options in ({}, {"implementation": "cpu"}, {"implementation": "xla"}):
+        text = lowered(lambda options=options: PASSES["knn_forward"](config=config, **options), "cpu")
+        assert "tile" not in text
+    lowered(lambda: PASSES["knn_forward"](config=config, implementation="xla"))
+    single = X.astype("float32"), W.astype("float32")  # "xla" is what "auto" means for them
+    lowered(lambda: jkc.knn_conv(*single, TABLE, config=config))
+
+
+def test_a_kernel_and_an_implementation_must_agree():
+    for implementation, kernel in (("wmma", "hopper"), ("hopper", "portable"), ("hopper", "halo")):
+        given = {"implementation": implementation, "config": jkc.KernelConfig(kernel=kernel)}
+        with pytest.raises(ValueError, match=rf"implementation='{implementation}'.*got '{kernel}'"):
+            lowered(functools.partial(PASSES["knn_forward"], **given))
+    assert choices("dense_forward", config=jkc.KernelConfig(kernel="halo"), implementation="wmma") == {"kernel": "halo"}
+
+
+@pytest.mark.parametrize("given", [{"implementation": "hopper"}, {"config": jkc.KernelConfig(kernel="hopper")}])
+def test_hopper_falls_back_with_one_warning_where_the_module_has_none(given, modules):
+    with pytest.warns(jkc.FallbackWarning, match="built without the 'hopper' kernels") as told:
+        text = lowered(lambda: [run(**given) for run in (PASSES["knn_forward"], PASSES["dense_dinput"])])
+    assert "jax_knnconv_" not in text
+    assert len(told) == 1
+    modules["cuda"] = modules["cuda"]._replace(implementations=frozenset(["wmma", "hopper"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choices("knn_dweight", **given) == {"kernel": "hopper"}
