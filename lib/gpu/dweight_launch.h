@@ -8,6 +8,9 @@
 #include "gpu/dweight_kernel.h"
 #include "gpu/dweight_plan.h"
 #include "gpu/dweight_reduce.h"
+#ifdef KNNCONV_HOPPER
+#include "hopper/dweight.h"
+#endif
 
 namespace knnconv::gpu {
 namespace internal {
@@ -66,7 +69,18 @@ template <typename Taps>
 Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps& taps, int64_t positions, bool by_slot,
                      const DweightChoice& choice) {
   using internal::IsAligned, internal::Staging;
-  if (!Allows(choice.kernel, KernelFamily::kPortable)) return Refused(choice.kernel, __FILE__, __LINE__);
+#ifdef KNNCONV_HOPPER
+  if (Allows(choice.kernel, KernelFamily::kHopper)) {
+    bool takes = false;
+    KNNCONV_GPU_RETURN_IF_ERROR(hopper::TakesDweight(site.device, dweight, taps, &takes));
+    if (takes && (choice.kernel == KernelFamily::kHopper || hopper::PaysDweight(dweight, taps))) {
+      return hopper::RunDweight(site, dweight, taps);
+    }
+  }
+#endif
+  // Where there is nothing to multiply, the portable kernels write the zeros for all.
+  const bool multiplies = positions > 0 && dweight.slots > 0 && dweight.channels > 0 && dweight.columns > 0;
+  if (multiplies && !Allows(choice.kernel, KernelFamily::kPortable)) return Refused(choice.kernel, __FILE__, __LINE__);
   const bool vectors = choice.vector != 0;
   const bool cotangent_vectors = vectors && dweight.columns % kVector == 0 && IsAligned(dweight.g, 16);
   const bool source_vectors = vectors && dweight.x_type == dweight.g_type && dweight.channels % kVector == 0 &&

@@ -18,6 +18,8 @@ inline constexpr DweightTileSize kDweightTiles[] = {
 #undef KNNCONV_TILE_SIZE
 };
 
+inline constexpr int kDweightTileCount = sizeof(kDweightTiles) / sizeof(kDweightTiles[0]);
+
 // Launches the kernel of kDweightTiles[tile].
 template <typename T>
 gpu::Status LaunchDweight(const gpu::LaunchSite& site, int tile, const CUtensorMap& x, const CUtensorMap& g,

@@ -1,5 +1,7 @@
 #include "hopper/dweight_reduce.h"
 
+#include <algorithm>
+
 #include "gpu/elements.h"
 
 namespace knnconv::hopper {

@@ -1,0 +1,69 @@
+// Which tile a weight gradient on Hopper is cut into, by shape.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "gpu/dweight_plan.h"
+#include "hopper/dweight_launch.h"
+#include "hopper/dweight_plan.h"
+
+namespace knnconv::hopper {
+
+// What tiles and cuts follow from.
+struct DweightSizes {
+  int64_t lists = 0, boxes = 0, steps = 0;  // boxes of a list, steps of one of its tiles
+  int64_t columns = 0, bias_steps = 0;
+  int64_t partial_elements = 0;
+  int multiprocessors = 0;
+};
+
+struct DweightPlan {
+  int tile = -1;  // of kDweightTiles; -1 where partial sums have no room
+  int64_t blocks = 0, row_tiles = 0, column_tiles = 0;
+  double cycles = 0;  // of a multiprocessor, estimated; only ratios matter
+};
+
+inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
+  const DweightTileSize& size = kDweightTiles[tile];
+  DweightPlan plan;
+  plan.row_tiles = CeilDivide(sizes.boxes, size.row_boxes());
+  plan.column_tiles = CeilDivide(sizes.columns, size.columns);
+  const int64_t tiles = sizes.lists * plan.row_tiles * plan.column_tiles;
+  const int64_t parts = sizes.partial_elements / (size.elements() + kBiasSums);
+  const int64_t bias_tiles = sizes.bias_steps > 0 ? plan.column_tiles : 0;
+  const int64_t length = tiles * sizes.steps;
+  plan.blocks = std::min({int64_t{sizes.multiprocessors}, parts - tiles - bias_tiles, length});
+  if (plan.blocks < 1) return plan;
+  plan.tile = tile;
+
+  constexpr double kFill = 36;     // bytes a cycle from L2 to shared memory
+  constexpr double kShared = 128;  // bytes a cycle that shared memory gives or takes
+  constexpr double kStart = 30;    // of a step
+  const double row_boxes = double(sizes.boxes) / double(plan.row_tiles);
+  const double column_boxes = double(CeilDivide(sizes.columns, kBox)) / double(plan.column_tiles);
+  const double bytes = (row_boxes + column_boxes) * kBoxBytes;
+  const double products = size.row_boxes() * size.columns * 1.15;  // 64 * columns * 16 in columns / 2 cycles
+  const double reads = size.row_boxes() * (kBoxBytes + size.columns * kStep * 2.0) / kShared;
+  const double step = std::max({bytes / kFill, products, reads + bytes / kShared}) + kStart;
+  const double steps = double(CeilDivide(length, plan.blocks));
+  const double tile_bytes = double(size.elements()) * 4;
+  const double chains = std::max(1.0, std::min(steps, double(sizes.steps)) * kStep / gpu::kChainPositions);
+  const double stores = std::max(1.0, steps / double(sizes.steps)) * (2 * chains - 1) * tile_bytes / kFill;
+  const double sums = double(plan.blocks + tiles) * tile_bytes / (kFill * sizes.multiprocessors);
+  plan.cycles = steps * step + stores + sums;
+  return plan;
+}
+
+// The tile with the least estimated time, or a forced one.
+inline DweightPlan ChoosePlan(const DweightSizes& sizes, int forced) {
+  if (forced >= 0) return PlanTile(sizes, forced);
+  DweightPlan best;
+  for (int tile = 0; tile < kDweightTileCount; ++tile) {
+    const DweightPlan plan = PlanTile(sizes, tile);
+    if (plan.tile >= 0 && (best.tile < 0 || plan.cycles < best.cycles)) best = plan;
+  }
+  return best;
+}
+
+}  // namespace knnconv::hopper
