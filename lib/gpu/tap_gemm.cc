@@ -4,6 +4,9 @@
 #include <algorithm>
 
 #include "gpu/tap_gemm_launch.h"
+#ifdef KNNCONV_HOPPER
+#include "hopper/tap_gemm.h"
+#endif
 
 namespace knnconv::gpu {
 namespace {
@@ -72,7 +75,20 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
     return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
   }
 
-  if (!Allows(wanted.kernel, KernelFamily::kPortable)) return Refused(wanted.kernel, __FILE__, __LINE__);
+#ifdef KNNCONV_HOPPER
+  if (Allows(wanted.kernel, KernelFamily::kHopper)) {
+    bool takes = false;
+    KNNCONV_GPU_RETURN_IF_ERROR(hopper::Takes(site.device, gemm, &takes));
+    if (takes && (wanted.kernel == KernelFamily::kHopper || hopper::Pays(gemm))) {
+      return hopper::RunTapGemm(site, gemm, hopper::ChooseForm(gemm));
+    }
+  }
+#endif
+  // Where there is nothing to multiply, the portable kernels write the bias for all.
+  const bool products = gemm.depth > 0 && gemm.source_rows > 0 && gemm.slots > 0 && gemm.batch * gemm.nodes > 0;
+  if (products && gemm.columns > 0 && !Allows(wanted.kernel, KernelFamily::kPortable)) {
+    return Refused(wanted.kernel, __FILE__, __LINE__);
+  }
   TapLaunch launch{};
   auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const bool vector = wanted.vector != 0;

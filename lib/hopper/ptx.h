@@ -132,6 +132,19 @@ KNNCONV_DEVICE void SyncThreads(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same, and tells whether the predicate holds in any of them.
+KNNCONV_DEVICE bool SyncAny(int id, int threads, bool predicate) {
+  uint32_t any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.u32 q, %3, 0;\n"
+      "barrier.cta.red.or.pred p, %1, %2, q;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(predicate ? 1 : 0)
+      : "memory");
+  return any != 0;
+}
+
 // Every warp of a warpgroup gives registers away, or takes them; kCount is a multiple of 8.
 template <int kCount>
 KNNCONV_DEVICE void ShrinkRegisters() {
