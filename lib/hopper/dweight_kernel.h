@@ -66,22 +66,21 @@ struct DweightTile {
   static constexpr int kProducerRegisters = kProductRegisters == 160 ? 32 : 56;
 };
 
-// A place in the ring of stages, and how often it was passed.
-template <int kStages>
-struct RingPlace {
-  int stage = 0;
-  uint32_t parity = 0;
+// The stages that steps pass through.
+template <typename Tile>
+struct DweightRing {
+  // Where a warp is in the ring, and how often it came by.
+  struct Place {
+    int stage = 0;
+    uint32_t parity = 0;
 
-  KNNCONV_DEVICE void Advance() {
-    if (++stage == kStages) {
+    KNNCONV_DEVICE void Advance() {
+      if (++stage < Tile::kStages) return;
       stage = 0;
       parity ^= 1;
     }
-  }
-};
+  };
 
-template <typename Tile>
-struct DweightRing {
   unsigned char* stages;
   Barrier* full;
   Barrier* empty;
@@ -227,7 +226,7 @@ class DweightProducer {
   const DweightTask& task_;
   const CUtensorMap *const x_, *const g_;
   const int lane_;
-  RingPlace<Tile::kStages> place_;
+  typename DweightRing<Tile>::Place place_;
 
   int bytes_ = 0;  // of a step
   bool is_source_ = false, exists_ = false;
@@ -307,7 +306,7 @@ class DweightBias {
 
   const DweightTask& task_;
   const int thread_;
-  RingPlace<Tile::kStages> place_;
+  typename DweightRing<Tile>::Place place_;
 };
 
 // A warpgroup that multiplies.
@@ -408,7 +407,7 @@ class DweightProducts {
 
   const DweightTask& task_;
   const int warpgroup_, thread_;
-  RingPlace<Tile::kStages> place_;
+  typename DweightRing<Tile>::Place place_;
   int held_ = -1;  // the stage that products may still read
   float sums_[kProducts][kSums];
 };

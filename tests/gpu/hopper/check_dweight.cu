@@ -218,9 +218,16 @@ void Free(Problem& p) {
 }
 
 bool Takes(const Problem& p) {
-  if (!p.shape.is_table) return hopper::TakesDweight(p.dweight, p.dense);
-  if (!p.shape.has_slots) return hopper::TakesDweight(p.dweight, gpu::ColumnTaps{p.table, {}});
-  return hopper::TakesDweight(p.dweight, gpu::SlotTaps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}});
+  bool takes = false;
+  if (!p.shape.is_table) {
+    Check(hopper::TakesDweight(0, p.dweight, p.dense, &takes));
+  } else if (!p.shape.has_slots) {
+    Check(hopper::TakesDweight(0, p.dweight, gpu::ColumnTaps{p.table, {}}, &takes));
+  } else {
+    const gpu::SlotTaps taps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}};
+    Check(hopper::TakesDweight(0, p.dweight, taps, &takes));
+  }
+  return takes;
 }
 
 gpu::Status Run(const Problem& p, cudaStream_t stream, int tile) {
@@ -398,6 +405,8 @@ int main(int argc, char** argv) {
         Dense("dense_dilated", 3, 20, 17, 48, 96, 3, 1, 2, 2),
         Dense("dense_1x1", 3, 8, 8, 128, 264, 1, 1, 0),
         Dense("dense_negative", 3, 19, 12, 56, 64, 2, 3, -2),
+        Table("narrow", 5, 8, 24, 30, 20, 3),
+        Dense("dense_narrow", 2, 6, 40, 16, 8, 3, 1, 1),
     };
     for (int tile = -1; tile < kTiles; ++tile) {
       for (const Case& c : cases) {
