@@ -51,6 +51,7 @@ Status MakePlan(int ordinal, const Dweight& dweight, const Taps& taps, int tile,
   *sizes = SizesOf(dweight, taps);
   sizes->columns = dweight.columns;
   sizes->partial_elements = dweight.partial_elements;
+  sizes->chain = ChainPositions(dweight.dw_type);
   sizes->multiprocessors = device.multiprocessors;
   *plan = ChoosePlan(*sizes, tile);
   return {};
@@ -138,6 +139,7 @@ Status Run(const LaunchSite& site, const Dweight& dweight, const Taps& taps, int
   task.boxes = static_cast<int32_t>(sizes.boxes);
   task.channel_boxes = ChannelBoxes(dweight);
   task.columns = dweight.columns;
+  task.chain = static_cast<int32_t>(sizes.chain / kStep);
   task.partials = dweight.partials;
   const DweightTileSize& size = kDweightTiles[plan.tile];
   if (dweight.db != nullptr) task.bias_partials = dweight.partials + (plan.blocks + schedule.tiles()) * size.elements();

@@ -10,11 +10,18 @@
 
 namespace knnconv::hopper {
 
+// Positions whose products lie in one chain: those of the portable kernels where results are fp32. Rounding to 16 bits hides
+// the bits that eight times longer chains lose: at most 2^-15 of a sum of one sign.
+inline int64_t ChainPositions(gpu::Element result) {
+  return gpu::kChainPositions * (result == gpu::Element::kF32 ? 1 : 8);
+}
+
 // What tiles and cuts follow from.
 struct DweightSizes {
   int64_t lists = 0, boxes = 0, steps = 0;  // boxes of a list, steps of one of its tiles
   int64_t columns = 0, bias_steps = 0;
   int64_t partial_elements = 0;
+  int64_t chain = 0;  // positions
   int multiprocessors = 0;
 };
 
@@ -48,7 +55,7 @@ inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const double step = std::max({bytes / kFill, products, reads + bytes / kShared}) + kStart;
   const double steps = double(CeilDivide(length, plan.blocks));
   const double tile_bytes = double(size.elements()) * 4;
-  const double chains = std::max(1.0, std::min(steps, double(sizes.steps)) * kStep / gpu::kChainPositions);
+  const double chains = std::max(1.0, std::min(steps, double(sizes.steps)) * kStep / double(sizes.chain));
   const double stores = std::max(1.0, steps / double(sizes.steps)) * (2 * chains - 1) * tile_bytes / kFill;
   const double sums = double(plan.blocks + tiles) * tile_bytes / (kFill * sizes.multiprocessors);
   plan.cycles = steps * step + stores + sums;

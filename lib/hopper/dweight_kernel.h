@@ -35,6 +35,7 @@ struct DweightTask {
   int32_t boxes;          // rows of a list
   int32_t channel_boxes;  // of a slot
   int32_t columns;        // of dw
+  int32_t chain;          // steps whose products lie in one chain in the accumulators
   gpu::NeighborTable table;
   const int32_t* rows;     // of the slot order's taps
   const int32_t* sources;  // of the slot order's taps
@@ -121,7 +122,16 @@ class PixelWalk {
   int32_t w_, h_, image_;
 };
 
-// The warp that issues copies. Lanes below kRowBoxes have a box of x each, the next ones a box of g.
+// One thread of a warp, the same each time. Unlike a comparison of lanes, the compiler knows that it is one, so that copies
+// under it take their operands from uniform registers without a loop over lanes.
+KNNCONV_DEVICE bool IsElected() {
+  uint32_t is;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(is));
+  return is != 0;
+}
+
+// The warp that issues copies. Lanes below kRowBoxes know where a box of x comes from, the next one where g's do; the copies
+// are issued one after the other.
 template <typename Tile>
 class DweightProducer {
  public:
@@ -132,7 +142,13 @@ class DweightProducer {
     for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
       const DweightSegment segment = walk.segment();
       walk.Advance(segment.steps);
-      Enter(segment);
+      const bool multiplies = segment.list < task_.schedule.lists;
+      const int first_box = segment.row_tile * Tile::kRowBoxes;
+      first_column_ = segment.column_tile * Tile::kColumns;
+      row_boxes_ = multiplies ? min(Tile::kRowBoxes, task_.boxes - first_box) : 0;
+      column_boxes_ = min(Tile::kColumnBoxes, (task_.columns - first_column_ + kBox - 1) / kBox);
+      first_channel_ = first_box % task_.channel_boxes * kBox;
+      slot_ = segment.list + (first_box + lane_) / task_.channel_boxes;
       if (task_.kind == TapsKind::kDense) {
         RunDense(ring, segment);
       } else {
@@ -142,84 +158,83 @@ class DweightProducer {
   }
 
  private:
-  KNNCONV_DEVICE void Enter(const DweightSegment& segment) {
-    const bool multiplies = segment.list < task_.schedule.lists;
-    const int first_box = segment.row_tile * Tile::kRowBoxes, first_column = segment.column_tile * Tile::kColumns;
-    const int row_boxes = multiplies ? min(Tile::kRowBoxes, task_.boxes - first_box) : 0;
-    const int column_boxes = min(Tile::kColumnBoxes, (task_.columns - first_column + kBox - 1) / kBox);
-    bytes_ = (row_boxes + column_boxes) * kBoxBytes;
-    is_source_ = lane_ < row_boxes;
-    exists_ = is_source_ || (lane_ >= Tile::kRowBoxes && lane_ < Tile::kRowBoxes + column_boxes);
-    if (!exists_) return;
-    if (is_source_) {
-      const int box = first_box + lane_;
-      slot_ = segment.list + box / task_.channel_boxes;
-      channel_ = box % task_.channel_boxes * kBox;
-    } else {
-      slot_ = segment.list;
-      channel_ = first_column + (lane_ - Tile::kRowBoxes) * kBox;
-    }
-  }
-
-  // Waits until the stage is free, and announces the bytes of its next boxes.
-  KNNCONV_DEVICE void Open(const DweightRing<Tile>& ring) {
+  // Waits until the stage is free, and issues a step's copies: of x's box b by load_x(to, b, channel), of g's by
+  // load_g(to, column).
+  template <typename LoadX, typename LoadG>
+  KNNCONV_DEVICE void Step(const DweightRing<Tile>& ring, const LoadX& load_x, const LoadG& load_g) {
     ring.empty[place_.stage].Wait(place_.parity ^ 1);
-    if (lane_ == 0) ring.full[place_.stage].ArriveExpecting(bytes_);
-    __syncwarp();
+    if (IsElected()) ring.full[place_.stage].ArriveExpecting((row_boxes_ + column_boxes_) * kBoxBytes);
+    int channel = first_channel_;
+#pragma unroll
+    for (int box = 0; box < Tile::kRowBoxes; ++box) {
+      if (box < row_boxes_) load_x(ring.RowBox(place_.stage, box), box, channel);
+      channel = channel == (task_.channel_boxes - 1) * kBox ? 0 : channel + kBox;
+    }
+#pragma unroll
+    for (int box = 0; box < Tile::kColumnBoxes; ++box) {
+      if (box < column_boxes_) load_g(ring.RowBox(place_.stage, Tile::kRowBoxes + box), first_column_ + box * kBox);
+    }
+    place_.Advance();
   }
 
   KNNCONV_DEVICE void RunDense(const DweightRing<Tile>& ring, const DweightSegment& segment) {
     const gpu::DenseTaps& taps = task_.dense;
-    const int offset_h = slot_ / taps.kernel_width * taps.dilation[0], offset_w = slot_ % taps.kernel_width * taps.dilation[1];
+    constexpr int kShift = 16;
+    const int offsets = slot_ / taps.kernel_width * taps.dilation[0] << kShift | slot_ % taps.kernel_width * taps.dilation[1];
     int position = segment.first * kStep;
     PixelWalk pixel(taps, position);
     for (int left = segment.steps; left > 0; --left) {
-      Open(ring);
-      if (exists_) {
-        Barrier* const full = &ring.full[place_.stage];
-        unsigned char* const to = ring.RowBox(place_.stage, lane_);
-        if (is_source_) {
-          LoadPixels(to, x_, full, channel_, pixel.w(), pixel.h(), pixel.image(), offset_w, offset_h);
-        } else {
-          LoadBox(to, g_, full, channel_, position);
-        }
-      }
+      Barrier* const full = &ring.full[place_.stage];
+      Step(
+          ring,
+          [&](unsigned char* to, int box, int channel) {
+            const int offset = __shfl_sync(0xffffffff, offsets, box);
+            if (IsElected()) {
+              LoadPixels(to, x_, full, channel, pixel.w(), pixel.h(), pixel.image(), offset & ((1 << kShift) - 1),
+                         offset >> kShift);
+            }
+          },
+          [&](unsigned char* to, int column) {
+            if (IsElected()) LoadBox(to, g_, full, column, position);
+          });
       pixel.Advance();
       position += kStep;
-      place_.Advance();
     }
   }
 
   KNNCONV_DEVICE void RunTable(const DweightRing<Tile>& ring, const DweightSegment& segment) {
     // Where this lane's nodes stand: in a column of the table or in the slot order; else they are the rows themselves.
+    const bool is_source = lane_ < row_boxes_, is_row = lane_ == Tile::kRowBoxes;
     const int32_t* nodes = nullptr;
     int32_t pitch = 1;
-    if (task_.kind == TapsKind::kColumns && is_source_) {
+    if (task_.kind == TapsKind::kColumns && is_source) {
       nodes = task_.table.indices + slot_;
       pitch = task_.table.neighbours;
     } else if (task_.kind == TapsKind::kSlots && segment.list < task_.schedule.lists) {
-      nodes = (is_source_ ? task_.sources : task_.rows) + task_.schedule.Offset(segment.list);
+      nodes = (is_source ? task_.sources : task_.rows) + task_.schedule.Offset(segment.list);
     }
-    const int32_t size = is_source_ ? task_.table.sources : task_.table.outputs;
+    const int32_t size = is_source ? task_.table.sources : task_.table.outputs;
     const auto node_of = [&](int32_t row) {
-      return !exists_ ? -1 : nodes == nullptr ? row : __ldg(nodes + int64_t{row} * pitch);
+      return !is_source && !is_row ? -1 : nodes == nullptr ? row : __ldg(nodes + int64_t{row} * pitch);
     };
-    const int32_t steps_of_row = task_.schedule.steps_of_row;
-    int32_t row = segment.first / steps_of_row, part = segment.first % steps_of_row;
-    const int32_t last = (segment.first + segment.steps - 1) / steps_of_row;
-    int32_t node = node_of(row), next = node_of(min(row + 1, last));
+    DweightRows rows(task_.schedule, segment);
+    int32_t node = node_of(rows.row());
     for (int left = segment.steps; left > 0; --left) {
-      Open(ring);
-      if (exists_) {
-        const int at = static_cast<uint32_t>(node) < static_cast<uint32_t>(size) ? node : -1;
-        LoadBox(ring.RowBox(place_.stage, lane_), is_source_ ? x_ : g_, &ring.full[place_.stage], channel_, at, part * kStep);
-      }
-      place_.Advance();
-      if (++part < steps_of_row) continue;
-      part = 0;
-      ++row;
-      node = next;
-      next = node_of(min(row + 1, last));
+      const int first = rows.part() * kStep;
+      const int32_t box_node = static_cast<uint32_t>(node) < static_cast<uint32_t>(size) ? node : -1;
+      rows.Advance();
+      if (left > 1) node = node_of(rows.row());  // for the next step, while this one waits for its stage
+      Barrier* const full = &ring.full[place_.stage];
+      Step(
+          ring,
+          [&](unsigned char* to, int box, int channel) {
+            const int at = __shfl_sync(0xffffffff, box_node, box);
+            if (IsElected()) LoadBox(to, x_, full, channel, at, first);
+          },
+          [&](unsigned char* to, int column) {
+            const int at = __shfl_sync(0xffffffff, box_node, Tile::kRowBoxes);
+            if (IsElected()) LoadBox(to, g_, full, column, at, first);
+          });
     }
   }
 
@@ -228,12 +243,12 @@ class DweightProducer {
   const int lane_;
   typename DweightRing<Tile>::Place place_;
 
-  int bytes_ = 0;  // of a step
-  bool is_source_ = false, exists_ = false;
-  int slot_ = 0, channel_ = 0;  // channel_: of g where the box is g's
+  int row_boxes_ = 0, column_boxes_ = 0;  // that exist
+  int first_channel_ = 0, first_column_ = 0;
+  int slot_ = 0;  // of this lane's box
 };
 
-// The two warps that sum g's columns. Row tiles take turns, so that none waits for it. A thread has four columns and every
+// The two warps that sum g's columns. Row tiles take turns, row by row, so that none waits for it. A thread has four columns and every
 // kParts-th position.
 template <typename T, typename Tile>
 class DweightBias {
@@ -253,14 +268,16 @@ class DweightBias {
       walk.Advance(segment.steps);
       const bool sums = task_.kind != TapsKind::kSlots || segment.list == task_.schedule.lists;
       const int turns = task_.kind != TapsKind::kSlots ? task_.schedule.row_tiles : 1;
-      int turn = (segment.first + segment.row_tile) % turns;
       float4 total = {0, 0, 0, 0};
-      for (int step = segment.first; step < segment.first + segment.steps; ++step) {
+      DweightRows rows(task_.schedule, segment);
+      for (int left = segment.steps; left > 0; --left) {
         ring.full[place_.stage].Wait(place_.parity);
-        if (sums && turn == 0 && IsCounted(step)) Add(ring.ColumnBoxes(place_.stage), &total);
+        if (sums && rows.row() % turns == segment.row_tile % turns && IsCounted(rows.row())) {
+          Add(ring.ColumnBoxes(place_.stage), &total);
+        }
         __syncwarp();
         if (thread_ % 32 == 0) ring.empty[place_.stage].Arrive();
-        turn = turn == turns - 1 ? 0 : turn + 1;
+        rows.Advance();
         place_.Advance();
       }
       if (sums) reinterpret_cast<float4*>(task_.bias_partials)[int64_t{segment.part} * (kBiasSums / 4) + thread_] = total;
@@ -268,11 +285,11 @@ class DweightBias {
   }
 
  private:
-  // Whether a step's row adds to db.
-  KNNCONV_DEVICE bool IsCounted(int step) const {
+  // Whether a row of g adds to db.
+  KNNCONV_DEVICE bool IsCounted(int row) const {
     const gpu::NeighborTable& table = task_.table;
     if (!table.zero_empty_rows) return true;
-    const int64_t first = int64_t{step / task_.schedule.steps_of_row} * table.neighbours;
+    const int64_t first = int64_t{row} * table.neighbours;
     bool counted = false;
     for (int tap = thread_ % 32; tap < table.neighbours; tap += 32) {
       const bool has_slot = table.slots == nullptr || static_cast<uint32_t>(__ldg(table.slots + first + tap)) <
@@ -314,7 +331,6 @@ template <typename T, typename Tile>
 class DweightProducts {
   static constexpr int kSums = Tile::kProductColumns / 2;  // of a thread in one product
   static constexpr int kProducts = Tile::kBoxes * Tile::kParts;
-  static constexpr int kChain = gpu::kChainPositions / kStep;
   static constexpr uint64_t kBoxUnits = kBoxBytes / 16;  // of a descriptor's address
 
  public:
@@ -332,7 +348,7 @@ class DweightProducts {
           task_.partials + int64_t{segment.part} * Tile::kElements + (int64_t{first_box} * kBox * Tile::kColumns + thread_ * 4);
       bool has_partial = false;
       // Chains end at different steps in each warpgroup: while one writes its sums, the others multiply.
-      int chain = warpgroup_ * kChain / Tile::kWarpgroups;
+      int chain = warpgroup_ * task_.chain / Tile::kWarpgroups;
       Clear();
       for (int left = segment.steps; left > 0; --left) {
         ring.full[place_.stage].Wait(place_.parity);
@@ -356,7 +372,7 @@ class DweightProducts {
         Release(ring);
         held_ = place_.stage;
         place_.Advance();
-        if (++chain < kChain || left == 1) continue;
+        if (++chain < task_.chain || left == 1) continue;
         WaitForProducts<0>();
         Release(ring);
         if (multiplies) Store(out, has_partial);
@@ -371,9 +387,10 @@ class DweightProducts {
   }
 
  private:
-  // Gives back the stage before this one, whose products are done.
+  // Gives back the stage before this one, whose products are done. Each warp does: where nothing is multiplied, the warps
+  // of a warpgroup do not keep step.
   KNNCONV_DEVICE void Release(const DweightRing<Tile>& ring) {
-    if (held_ >= 0 && thread_ == 0) ring.empty[held_].Arrive();
+    if (held_ >= 0 && thread_ % 32 == 0) ring.empty[held_].Arrive();
     held_ = -1;
   }
 
@@ -388,19 +405,21 @@ class DweightProducts {
 
   // Writes the sums, or adds them to what this thread wrote before.
   KNNCONV_DEVICE void Store(float* out, bool add) {
+    constexpr int kBatch = 4;
+    float4* const to = reinterpret_cast<float4*>(out);
 #pragma unroll
-    for (int product = 0; product < kProducts; ++product) {
-      PinSums(sums_[product]);
-      float4* const to = reinterpret_cast<float4*>(out) + product * (kSums / 4 * 128);
+    for (int product = 0; product < kProducts; ++product) PinSums(sums_[product]);
 #pragma unroll
-      for (int i = 0; i < kSums / 4; ++i) {
-        const float* const sum = sums_[product] + 4 * i;
-        float4 value = {sum[0], sum[1], sum[2], sum[3]};
-        if (add) {
-          const float4 before = to[i * 128];
-          value = {before.x + value.x, before.y + value.y, before.z + value.z, before.w + value.w};
-        }
-        to[i * 128] = value;
+    for (int first = 0; first < kProducts * kSums / 4; first += kBatch) {
+      float4 before[kBatch] = {};
+      if (add) {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) before[i] = to[(first + i) * 128];
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const float* const sum = sums_[(first + i) / (kSums / 4)] + (first + i) % (kSums / 4) * 4;
+        to[(first + i) * 128] = {before[i].x + sum[0], before[i].y + sum[1], before[i].z + sum[2], before[i].w + sum[3]};
       }
     }
   }
@@ -426,7 +445,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
       ring.full[stage].Init(1);
-      ring.empty[stage].Init(Tile::kWarpgroups + (has_bias ? DweightBias<T, Tile>::kWarps : 0));
+      ring.empty[stage].Init(4 * Tile::kWarpgroups + (has_bias ? DweightBias<T, Tile>::kWarps : 0));
     }
     FenceBarrierInit();
     FenceAsyncProxy();

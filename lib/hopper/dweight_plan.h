@@ -82,6 +82,36 @@ struct DweightSegment {
   int32_t part;          // where its partial sums are: the numbers of block and tile added, which no other segment shares
 };
 
+// The rows of a table that a segment's steps are of, and each step's part of its row's batch entries. All rows pass with
+// their first part, then with the next one: blocks then read the same part of x, from all over the table, at about the
+// same time, and L2 holds it.
+class DweightRows {
+ public:
+  KNNCONV_DEVICE DweightRows(const DweightSchedule& schedule, const DweightSegment& segment)
+      : parts_(schedule.steps_of_row), first_(segment.first), end_(segment.first + segment.steps) {
+    // The segment is a stretch of steps in the order of rows; the first and the last row may lack parts.
+    part_ = segment.steps >= parts_ ? 0 : first_ % parts_;
+    Enter();
+  }
+
+  KNNCONV_DEVICE int32_t row() const { return row_; }
+  KNNCONV_DEVICE int32_t part() const { return part_; }
+
+  KNNCONV_DEVICE void Advance() {
+    ++row_;
+    if (row_ * parts_ + part_ < end_) return;
+    part_ = part_ == parts_ - 1 ? 0 : part_ + 1;
+    Enter();
+  }
+
+ private:
+  // The first row that has this part.
+  KNNCONV_DEVICE void Enter() { row_ = first_ / parts_ + (first_ % parts_ > part_ ? 1 : 0); }
+
+  const int32_t parts_, first_, end_;
+  int32_t row_, part_;
+};
+
 // A block's way along its stretch of the line.
 class DweightWalk {
  public:

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kBatch = 4;       // parts that a thread loads at a time
-constexpr int kBiasLanes = 16;  // threads that share a sum of db
+constexpr int kBiasLanes = 128;  // threads that share a sum of db
 
 struct DweightReduction {
   DweightTask task;
@@ -99,7 +99,8 @@ KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, float4* shared) {
   if (channel + 8 < r.channels) StorePair(r.dw, r.dw_type, to + int64_t{8} * r.task.columns, sum.z, sum.w);
 }
 
-// A block has kThreads / kBiasLanes times four columns. Lanes share the parts of each row tile in turn.
+// A block has kThreads / kBiasLanes times four columns. Lanes share the parts of all row tiles, as if each tile had as many
+// as the one with the most, and their sums are added pairwise.
 KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4* shared) {
   const DweightSchedule& schedule = r.task.schedule;
   constexpr int kWidth = kThreads / kBiasLanes;
@@ -109,20 +110,25 @@ KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4*
   if (column < r.task.columns) {
     const int32_t column_tile = static_cast<int32_t>(column / r.tile.columns);
     const bool has_list = schedule.bias_steps > 0;
-    const int quads = r.tile.columns / 4, quad = static_cast<int>(column % r.tile.columns / 4);
-    for (int32_t row_tile = 0; row_tile < (has_list ? 1 : schedule.row_tiles); ++row_tile) {
-      const Parts parts =
-          PartsOf(schedule, has_list ? schedule.lists : 0, row_tile * schedule.column_tiles + column_tile);
-      for (int32_t part = parts.first + lane; part < parts.end; part += kBiasLanes) {
-        const float4* const sums = reinterpret_cast<const float4*>(r.task.bias_partials + int64_t{part} * kBiasSums) + quad;
-        for (int i = 0; i < BiasParts(r.tile.columns); ++i) Add(&sum, sums[i * quads]);
-      }
+    const int sums = BiasParts(r.tile.columns), quads = r.tile.columns / 4;
+    const float4* const partials =
+        reinterpret_cast<const float4*>(r.task.bias_partials) + static_cast<int>(column % r.tile.columns / 4);
+    const int32_t row_tiles = has_list ? 1 : schedule.row_tiles;
+    const int32_t most = min((has_list ? schedule.blocks : schedule.blocks / schedule.tiles() + 2), schedule.blocks) * sums;
+    for (int32_t at = lane; at < row_tiles * most; at += kBiasLanes) {
+      const Parts parts = PartsOf(schedule, has_list ? schedule.lists : 0,
+                                  at / most * schedule.column_tiles + column_tile);
+      const int32_t part = parts.first + at % most / sums;
+      if (part < parts.end) Add(&sum, partials[int64_t{part} * (kBiasSums / 4) + at % sums * quads]);
     }
   }
-  shared[threadIdx.x] = sum;
-  __syncthreads();
+  for (int half = kBiasLanes / 2; half > 0; half /= 2) {
+    shared[threadIdx.x] = sum;
+    __syncthreads();
+    if (lane < half) Add(&sum, shared[threadIdx.x + half * kWidth]);
+    __syncthreads();
+  }
   if (lane != 0 || column >= r.task.columns) return;
-  for (int other = 1; other < kBiasLanes; ++other) Add(&sum, shared[other * kWidth + threadIdx.x]);
   StorePair(r.db, r.db_type, column, sum.x, sum.y);
   StorePair(r.db, r.db_type, column + 2, sum.z, sum.w);
 }
