@@ -17,13 +17,17 @@ inline constexpr int kWarp = 32;
 template <typename Shape>
 class BoxFeeder {
  public:
-  KNNCONV_DEVICE BoxFeeder(const TapPlan& plan, const Pipe<Shape>& pipe)
-      : plan_(plan), pipe_(pipe), lane_(threadIdx.x % kWarp), steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {}
+  KNNCONV_DEVICE BoxFeeder(const TapPlan& plan, const Pipe<Shape>& pipe, const TileWalk<Shape>& walk)
+      : plan_(plan), pipe_(pipe), walk_(walk), lane_(threadIdx.x % kWarp),
+        steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {}
 
   KNNCONV_DEVICE void Run() {
     if (lane_ == 0) {
       PrefetchTensorMap(&plan_.weight);
       PrefetchTensorMap(&plan_.source[0]);
+    }
+    if constexpr (Shape::kResident) {
+      if (lane_ == 0 && pipe_.IsFirst()) LoadResident();
     }
     if (plan_.gemm.kind == gpu::Taps::kWindow) {
       if (lane_ == 0) RunWindow();
@@ -33,29 +37,41 @@ class BoxFeeder {
   }
 
  private:
+  // Loads every slot's matrix, for all teams.
+  KNNCONV_DEVICE void LoadResident() const {
+    pipe_.Resident().ArriveExpecting(plan_.gemm.slots * Shape::kSlotBytes);
+    for (int slot = 0; slot < plan_.gemm.slots; ++slot) {
+      LoadWeights<Shape>(plan_, pipe_.Weights(slot), &pipe_.Resident(), 0, 0, slot);
+    }
+  }
+
   // Loads the steps of one tap, the last with `note`; by one lane. `load_a(to, full, channel)` fetches A.
   template <typename LoadA>
   KNNCONV_DEVICE void LoadTap(const TapTile& tile, int slot, StepNote note, const LoadA& load_a) {
     for (int step = 0; step < steps_; ++step) {
       const int stage = place_.stage, channel = step * kStepDepth;
       pipe_.Empty(stage).Wait(place_.parity ^ 1);
-      pipe_.Note(stage) = step == steps_ - 1 ? note.Pack() : 0;
+      StepNote own{false, false, 0, 0};
+      if (step == steps_ - 1) own = note;
+      if constexpr (Shape::kResident) own.slot = static_cast<uint32_t>(slot);
+      pipe_.Note(stage) = own.Pack();
       Barrier& full = pipe_.Full(stage);
       full.ArriveExpecting(Shape::kStageBytes);
       load_a(pipe_.A(stage), &full, channel);
-      LoadWeights(plan_, pipe_, stage, tile.first_column, channel, slot);
+      if constexpr (!Shape::kResident) {
+        LoadWeights<Shape>(plan_, pipe_.B(stage), &full, tile.first_column, channel, slot);
+      }
       place_.Advance();
     }
   }
 
   KNNCONV_DEVICE void RunWindow() {
     const int32_t kernel_width = plan_.gemm.window.kernel[1];
-    for (int64_t t = blockIdx.x; t < plan_.tiles; t += gridDim.x) {
-      const TapTile tile = TileOf<Shape>(plan_, t);
+    for (int64_t turn = 0; walk_.Has(turn); ++turn) {
+      const TapTile tile = walk_.Tile(turn);
+      if (walk_.IsEmpty(tile)) continue;
       const PixelClass& pixels = plan_.classes[tile.pixel_class];
-      const int64_t pixel = tile.row_tile * Shape::kRows;
-      if (pixel >= PixelsOf(plan_, pixels)) continue;
-      const PixelPlace first = PlaceOf(pixels, pixel);
+      const PixelPlace first = PlaceOf(pixels, tile.row_tile * Shape::kRows);
       const int h = pixels.corner[0] + first.i * gpu::StepOf(plan_.gemm.window, 0);
       const int w = pixels.corner[1] + first.j * gpu::StepOf(plan_.gemm.window, 1);
       const PixelLine vertical = pixels.line[0], horizontal = pixels.line[1];
@@ -67,13 +83,13 @@ class BoxFeeder {
                            j * horizontal.slot_step;
           const int offset_h = vertical.offset + i * vertical.offset_step;
           const int offset_w = horizontal.offset + j * horizontal.offset_step;
-          LoadTap(tile, slot, {tap == taps - 1, false, 0}, [&](char* to, Barrier* full, int channel) {
+          LoadTap(tile, slot, {tap == taps - 1, false, 0, 0}, [&](char* to, Barrier* full, int channel) {
             LoadPixels(to, map, full, channel, w, h, static_cast<int>(first.image), offset_w, offset_h);
           });
         }
       }
       if (taps == 0) {  // zeros, from beyond the last image
-        LoadTap(tile, gpu::kHole, {true, false, 0}, [&](char* to, Barrier* full, int channel) {
+        LoadTap(tile, gpu::kHole, {true, false, 0, 0}, [&](char* to, Barrier* full, int channel) {
           LoadPixels(to, map, full, channel, 0, 0, static_cast<int>(plan_.gemm.batch), 0, 0);
         });
       }
@@ -90,14 +106,14 @@ class BoxFeeder {
     bool hub;
   };
 
-  KNNCONV_DEVICE TapSpan SpanOf(int64_t t) const {
+  KNNCONV_DEVICE TapSpan SpanOf(int64_t turn) const {
     TapSpan span{};
-    if (t >= plan_.tiles) return span;
+    if (!walk_.Has(turn)) return span;
     const gpu::TapGemm& gemm = plan_.gemm;
-    span.tile = TileOf<Shape>(plan_, t);
+    span.tile = walk_.Tile(turn);
 #pragma unroll
     for (int i = 0; i < Shape::kBoxes; ++i) {
-      span.box[i] = BoxOf<Shape>(plan_, span.tile, i);
+      span.box[i] = walk_.Box(span.tile, i);
       span.begin[i] = span.box[i].node * gemm.table.columns;
     }
     span.count = gemm.table.columns;
@@ -135,11 +151,10 @@ class BoxFeeder {
 
   KNNCONV_DEVICE void RunTable() {
     // Loads of the table are under way while the steps before them are issued.
-    const int64_t stride = gridDim.x;
-    TapSpan span = SpanOf(blockIdx.x), after = SpanOf(blockIdx.x + stride);
+    TapSpan span = SpanOf(0), after = SpanOf(1);
     LaneTap ahead = TapOf(span, 0);
-    for (int64_t t = blockIdx.x; t < plan_.tiles; t += stride) {
-      const TapSpan later = SpanOf(t + 2 * stride);
+    for (int64_t turn = 0; walk_.Has(turn); ++turn) {
+      const TapSpan later = SpanOf(turn + 2);
       LaneTap held;  // the last live tap found, which waits to know whether it is the tile's last; first a hole, for zeros
       held.slot = gpu::kHole;
 #pragma unroll
@@ -164,7 +179,7 @@ class BoxFeeder {
           }
         }
         for (uint32_t left = __ballot_sync(gpu::kAllLanes, live); left != 0; left &= left - 1) {
-          if (holds && lane_ == 0) LoadTableTap(span, held, {false, false, 0});
+          if (holds && lane_ == 0) LoadTableTap(span, held, {false, false, 0, 0});
           const int from = __ffs(static_cast<int>(left)) - 1;
 #pragma unroll
           for (int i = 0; i < Shape::kBoxes; ++i) held.node[i] = __shfl_sync(gpu::kAllLanes, tap.node[i], from);
@@ -174,7 +189,7 @@ class BoxFeeder {
       } while (first < span.count);
       if (plan_.gemm.zero_empty_rows) alive = __reduce_or_sync(gpu::kAllLanes, alive);
       const uint32_t dead = plan_.gemm.zero_empty_rows ? ~alive & ((1u << Shape::kBoxes) - 1) : 0;
-      if (lane_ == 0) LoadTableTap(span, held, {true, span.hub, dead});
+      if (lane_ == 0) LoadTableTap(span, held, {true, span.hub, dead, 0});
       span = after;
       after = later;
     }
@@ -191,6 +206,7 @@ class BoxFeeder {
 
   const TapPlan& plan_;
   const Pipe<Shape>& pipe_;
+  const TileWalk<Shape>& walk_;
   const int lane_, steps_;
   typename Pipe<Shape>::Place place_;
 };

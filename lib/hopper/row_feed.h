@@ -26,18 +26,17 @@ struct RowTable {
 template <typename Shape>
 class RowFeeder {
  public:
-  KNNCONV_DEVICE RowFeeder(const TapPlan& plan, const Pipe<Shape>& pipe)
-      : plan_(plan), pipe_(pipe), table_(*reinterpret_cast<RowTable*>(pipe.Rows())), thread_(threadIdx.x % 128),
+  KNNCONV_DEVICE RowFeeder(const TapPlan& plan, const Pipe<Shape>& pipe, const TileWalk<Shape>& walk)
+      : plan_(plan), pipe_(pipe), walk_(walk), table_(*reinterpret_cast<RowTable*>(pipe.Rows())), thread_(threadIdx.x % 128),
         steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {
     static_assert(sizeof(RowTable) <= Shape::kRowBytes && Shape::kRows == kBoxRows);
   }
 
   KNNCONV_DEVICE void Run() {
-    const int64_t stride = gridDim.x;
-    Row row = Open(blockIdx.x);
-    for (int64_t t = blockIdx.x; t < plan_.tiles; t += stride) {
-      const Row after = Open(t + stride);  // its loads are under way while this tile is fed
-      Feed(TileOf<Shape>(plan_, t), row);
+    Row row = Open(0);
+    for (int64_t turn = 0; walk_.Has(turn); ++turn) {
+      const Row after = Open(turn + 1);  // its loads are under way while this tile is fed
+      Feed(walk_.Tile(turn), row);
       row = after;
     }
     gpu::WaitForCopies<0>();
@@ -69,11 +68,11 @@ class RowFeeder {
             gemm.table.sources[row.begin + at]};
   }
 
-  KNNCONV_DEVICE Row Open(int64_t t) const {
+  KNNCONV_DEVICE Row Open(int64_t turn) const {
     const gpu::TapGemm& gemm = plan_.gemm;
     Row row{};
-    if (t >= plan_.tiles) return row;
-    const gpu::Split place = gpu::Divide(TileOf<Shape>(plan_, t).row_tile * Shape::kRows + thread_, gemm.batch);
+    if (!walk_.Has(turn)) return row;
+    const gpu::Split place = gpu::Divide(walk_.Tile(turn).row_tile * Shape::kRows + thread_, gemm.batch);
     row.exists = place.quotient < gemm.nodes;
     if (row.exists) {
       row.batch_rows = place.remainder * gemm.source_rows;
@@ -153,9 +152,9 @@ class RowFeeder {
         if (thread_ % 32 == 0) pipe_.Marks(stage, thread_ / 32) = {unwritten, dead};
       }
       if (thread_ == 0) {
-        pipe_.Note(stage) = StepNote{ends, false, 0}.Pack();
+        pipe_.Note(stage) = StepNote{ends, false, 0, 0}.Pack();
         pipe_.Full(stage).ArriveExpecting(Shape::kBytesB);
-        LoadWeights(plan_, pipe_, stage, tile.first_column, channel, slot);
+        LoadWeights<Shape>(plan_, pipe_.B(stage), &pipe_.Full(stage), tile.first_column, channel, slot);
       }
       const bool in_depth = channel + chunk * kChunk < plan_.gemm.depth;
       const uint32_t to = SharedAddress(pipe_.A(stage));
@@ -186,6 +185,7 @@ class RowFeeder {
 
   const TapPlan& plan_;
   const Pipe<Shape>& pipe_;
+  const TileWalk<Shape>& walk_;
   RowTable& table_;
   const int thread_, steps_;
   typename Pipe<Shape>::Place place_;

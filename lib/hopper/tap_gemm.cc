@@ -67,6 +67,7 @@ gpu::Status MakePlan(const gpu::TapGemm& gemm, const TileForm& form, TapPlan* pl
     plan->parts = static_cast<int32_t>(whole);
     plan->row_tiles = CeilDiv(gemm.nodes * whole, boxes);
     plan->tiles = plan->row_tiles * plan->column_tiles;
+    plan->sorts = gemm.kind == gpu::Taps::kSources && gemm.nodes <= kSortedNodes;
     return Encode(TableMap(gemm), &plan->source[0]);
   }
   const std::vector<PixelClass> classes = PixelClassesOf(gemm.window);
@@ -100,6 +101,10 @@ gpu::Status Takes(int device, const gpu::TapGemm& gemm, bool* takes) {
 bool Pays(const gpu::TapGemm& gemm) {
   constexpr int kLeastDepth = 48, kLeastColumns = 32;
   return gemm.depth >= kLeastDepth && gemm.columns >= kLeastColumns;
+}
+
+bool CanStay(const gpu::TapGemm& gemm) {
+  return gemm.depth <= kStepDepth && gemm.columns <= 64 && gemm.slots <= kResidentSlots;
 }
 
 TileForm ChooseForm(const gpu::TapGemm& gemm) {

@@ -12,11 +12,16 @@ enum class Source {
 };
 
 // A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns. kRows: 128
-// rows and 64, 128 or 256 columns; for tables alone.
+// rows and 64, 128 or 256 columns; for tables alone. resident: all weights stay in shared memory; kBoxes, 128 rows and 64
+// columns, where CanStay.
 struct TileForm {
   Source source;
   int rows, columns;
+  bool resident = false;
 };
+
+// Whether all weights fit into shared memory.
+bool CanStay(const gpu::TapGemm& gemm);
 
 // Whether Hopper's kernels can run `gemm` on this device.
 gpu::Status Takes(int device, const gpu::TapGemm& gemm, bool* takes);

@@ -11,8 +11,9 @@ namespace internal {
 
 template <typename Shape>
 gpu::Status LaunchShape(const gpu::LaunchSite& site, const TapPlan& plan, int multiprocessors) {
-  const int64_t resident = int64_t{multiprocessors} * Shape::kBlocksOfMultiprocessor;
-  return gpu::Launch<TapKernel<Shape>, Shape::kSharedBytes>(site, std::min(plan.tiles, resident), Shape::kThreads, plan);
+  const int64_t at_once = int64_t{multiprocessors} * Shape::kBlocksOfMultiprocessor;
+  const int64_t blocks = std::min((plan.tiles + Shape::kTeams - 1) / Shape::kTeams, at_once);
+  return gpu::Launch<TapKernel<Shape>, Shape::kSharedBytes>(site, blocks, Shape::kThreads, plan);
 }
 
 }  // namespace internal
@@ -36,7 +37,9 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
   }
   switch (form.columns) {
     case 64:
-      return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 1, 64>>(site, plan, multiprocessors);
+      return form.resident
+                 ? LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 1, 64, true>>(site, plan, multiprocessors)
+                 : LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 1, 64>>(site, plan, multiprocessors);
     case 128:
       return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 1, 128>>(site, plan, multiprocessors);
     case 192:

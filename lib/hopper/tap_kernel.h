@@ -11,6 +11,7 @@
 
 #include "gpu/launch.h"
 #include "hopper/box_feed.h"
+#include "hopper/node_order.h"
 #include "hopper/row_feed.h"
 #include "hopper/tap_products.h"
 
@@ -20,15 +21,29 @@ template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocessor)
     TapKernel(const __grid_constant__ TapPlan plan) {
   extern __shared__ char shared[];
-  const Pipe<Shape> pipe(shared);
-  if (threadIdx.x == 0) pipe.Init();
+  constexpr int kConsumers = Shape::kTeams * Shape::kConsumerThreads;
+  const int thread = threadIdx.x;
+  const int team = thread < kConsumers ? thread / Shape::kConsumerThreads : (thread - kConsumers) / Shape::kProducerThreads;
+  const Pipe<Shape> pipe(shared, team);
+  if constexpr (Shape::kSource == Source::kBoxes) {
+    if (plan.sorts) {
+      using Scratch = SortScratch<Shape::kThreads>;
+      static_assert(sizeof(Scratch) <= Shape::kStages * Shape::kStageBytes);
+      SortNodes<Shape::kThreads>(plan.gemm, pipe.Order(), *reinterpret_cast<Scratch*>(Pipe<Shape>(shared, 0).A(0)));
+      FenceAsyncProxy();  // copies follow to where the scratch was
+    }
+  }
+  if (thread == 0) {
+    for (int i = 0; i < Shape::kTeams; ++i) Pipe<Shape>(shared, i).Init();
+  }
   __syncthreads();
-  if (threadIdx.x < 128 * Shape::kConsumers) {
-    Consumer<Shape>(plan, pipe).Run();
+  const TileWalk<Shape> walk(plan, pipe.Order(), team);
+  if (thread < kConsumers) {
+    Consumer<Shape>(plan, pipe, walk).Run();
   } else if constexpr (Shape::kSource == Source::kRows) {
-    RowFeeder<Shape>(plan, pipe).Run();
+    RowFeeder<Shape>(plan, pipe, walk).Run();
   } else {
-    BoxFeeder<Shape>(plan, pipe).Run();
+    BoxFeeder<Shape>(plan, pipe, walk).Run();
   }
 }
 

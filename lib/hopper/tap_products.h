@@ -14,20 +14,18 @@ namespace knnconv::hopper {
 template <typename Shape>
 class Consumer {
  public:
-  KNNCONV_DEVICE Consumer(const TapPlan& plan, const Pipe<Shape>& pipe)
-      : plan_(plan), pipe_(pipe), warp_(threadIdx.x / 32), lane_(threadIdx.x % 32),
-        first_row_(threadIdx.x / 128 * Shape::kBlocks * 64),
+  KNNCONV_DEVICE Consumer(const TapPlan& plan, const Pipe<Shape>& pipe, const TileWalk<Shape>& walk)
+      : plan_(plan), pipe_(pipe), walk_(walk), warp_(threadIdx.x % Shape::kConsumerThreads / 32), lane_(threadIdx.x % 32),
+        first_row_(warp_ / 4 * Shape::kBlocks * 64),
         own_row_(first_row_ + lane_ / 16 % Shape::kBlocks * 64 + warp_ % 4 * 16 + lane_ % 16) {}
 
   KNNCONV_DEVICE void Run() {
-    for (int64_t t = blockIdx.x; t < plan_.tiles; t += gridDim.x) {
-      const TapTile tile = TileOf<Shape>(plan_, t);
-      if (plan_.gemm.kind == gpu::Taps::kWindow &&
-          tile.row_tile * Shape::kRows >= PixelsOf(plan_, plan_.classes[tile.pixel_class])) {
-        continue;
-      }
+    if constexpr (Shape::kResident) pipe_.Resident().Wait(0);
+    for (int64_t turn = 0; walk_.Has(turn); ++turn) {
+      const TapTile tile = walk_.Tile(turn);
+      if (walk_.IsEmpty(tile)) continue;
       const RowEnd end = Multiply();
-      const int64_t out_row = end.unwritten ? kNoRow : OutRow<Shape>(plan_, tile, own_row_);
+      const int64_t out_row = end.unwritten ? kNoRow : walk_.OutRow(tile, own_row_);
       if (plan_.gemm.out_type == gpu::Element::kF32) {
         Write<float>(tile, out_row, end.dead);
       } else {
@@ -47,11 +45,7 @@ class Consumer {
   // Adds up a tile's steps and returns what the last one says. A stage is given back once the next one's products are under
   // way. (Steps have one length: with branches around some of the products, the compiler makes each wait for the last.)
   KNNCONV_DEVICE RowEnd Multiply() {
-#pragma unroll
-    for (auto& block : sums_) {
-#pragma unroll
-      for (float& sum : block) sum = 0.0f;
-    }
+    ClearSums();
     int previous = -1;
     StepNote note;
     do {
@@ -59,7 +53,8 @@ class Consumer {
       pipe_.Full(stage).Wait(place_.parity);
       note = StepNote::Unpack(pipe_.Note(stage));
       const uint64_t a = Describe<Major::kK>(pipe_.A(stage) + first_row_ * kStepDepth * 2);
-      const uint64_t b = Describe<kMajorB>(pipe_.B(stage));
+      const uint64_t b = Describe<kMajorB>(Shape::kResident ? pipe_.Weights(HasSlot(note) ? note.slot : 0)
+                                                            : pipe_.B(stage));
       FenceProducts();
 #pragma unroll
       for (int slice = 0; slice < kStepDepth / kSliceDepth; ++slice) MultiplySlice(a, b, slice);
@@ -79,7 +74,19 @@ class Consumer {
     Release(previous);
 #pragma unroll
     for (auto& block : sums_) PinSums(block);
+    if (Shape::kResident && !HasSlot(note)) ClearSums();  // zeros times a slot's weights, which need not be finite
     return end;
+  }
+
+  // Whether a step has weights: that of a tile without taps has none.
+  KNNCONV_DEVICE static bool HasSlot(const StepNote& note) { return note.slot < kResidentSlots; }
+
+  KNNCONV_DEVICE void ClearSums() {
+#pragma unroll
+    for (auto& block : sums_) {
+#pragma unroll
+      for (float& sum : block) sum = 0.0f;
+    }
   }
 
   KNNCONV_DEVICE void MultiplySlice(uint64_t a, uint64_t b, int slice) {
@@ -152,6 +159,7 @@ class Consumer {
 
   const TapPlan& plan_;
   const Pipe<Shape>& pipe_;
+  const TileWalk<Shape>& walk_;
   const int warp_, lane_;
   const int first_row_;  // of the warpgroup
   const int own_row_;    // the row of the tile whose place in the result this lane looks up

@@ -14,25 +14,11 @@ struct TapTile {
   int first_column;
 };
 
-// Tiles that share source rows follow each other.
-template <typename Shape>
-KNNCONV_DEVICE TapTile TileOf(const TapPlan& plan, int64_t index) {
-  const gpu::Split columns = gpu::Divide(index, plan.column_tiles);
-  const gpu::Split rows = gpu::Divide(columns.quotient, plan.row_tiles);
-  return {rows.remainder, static_cast<int>(rows.quotient), static_cast<int>(columns.remainder) * Shape::kColumns};
-}
-
 // A table's box: batch entries from `first` on of one node, or of none where `node` lies beyond the last.
 struct TableBox {
   int64_t node;
   int first;
 };
-
-template <typename Shape>
-KNNCONV_DEVICE TableBox BoxOf(const TapPlan& plan, const TapTile& tile, int box) {
-  const gpu::Split part = gpu::Divide(tile.row_tile * Shape::kBoxes + box, plan.parts);
-  return {part.quotient, static_cast<int>(part.remainder) * kBoxRows};
-}
 
 // Pixels of a class, image by image and line by line.
 struct PixelPlace {
@@ -46,32 +32,71 @@ KNNCONV_DEVICE PixelPlace PlaceOf(const PixelClass& pixels, int64_t pixel) {
   return {image.quotient, static_cast<int>(line.quotient), static_cast<int>(line.remainder)};
 }
 
-KNNCONV_DEVICE int64_t PixelsOf(const TapPlan& plan, const PixelClass& pixels) {
-  return plan.gemm.batch * pixels.size[0] * pixels.size[1];
-}
-
 inline constexpr int64_t kNoRow = -1;
 
-// The row of the result that row `row` of the tile is.
+// The tiles of one team. Teams take every so manyth tile, there and back: where tiles are sorted by their lists, a team that
+// has one of the longest gets one of the shortest next.
 template <typename Shape>
-KNNCONV_DEVICE int64_t OutRow(const TapPlan& plan, const TapTile& tile, int row) {
-  const gpu::TapGemm& gemm = plan.gemm;
-  if (gemm.kind == gpu::Taps::kWindow) {
-    const PixelClass& pixels = plan.classes[tile.pixel_class];
-    const int64_t pixel = tile.row_tile * Shape::kRows + row;
-    if (pixel >= PixelsOf(plan, pixels)) return kNoRow;
-    const PixelPlace place = PlaceOf(pixels, pixel);
-    const int h = pixels.residue[0] + place.i * gpu::SpacingOf(gemm.window, 0);
-    const int w = pixels.residue[1] + place.j * gpu::SpacingOf(gemm.window, 1);
-    return place.image * gemm.nodes + int64_t{h} * gemm.window.out_size[1] + w;
+class TileWalk {
+ public:
+  // `order` is where the node stands that comes at each place, if the plan sorts nodes.
+  KNNCONV_DEVICE TileWalk(const TapPlan& plan, const uint16_t* order, int team)
+      : plan_(plan), order_(order), team_(blockIdx.x * Shape::kTeams + team), teams_(gridDim.x * Shape::kTeams) {}
+
+  // Whether there is a tile number `turn`.
+  KNNCONV_DEVICE bool Has(int64_t turn) const { return Index(turn) < plan_.tiles; }
+
+  // Tiles that share source rows follow each other.
+  KNNCONV_DEVICE TapTile Tile(int64_t turn) const {
+    const gpu::Split columns = gpu::Divide(Index(turn), plan_.column_tiles);
+    const gpu::Split rows = gpu::Divide(columns.quotient, plan_.row_tiles);
+    return {rows.remainder, static_cast<int>(rows.quotient), static_cast<int>(columns.remainder) * Shape::kColumns};
   }
-  if constexpr (Shape::kSource == Source::kRows) {
-    const gpu::Split place = gpu::Divide(tile.row_tile * Shape::kRows + row, gemm.batch);
-    return place.quotient < gemm.nodes ? place.remainder * gemm.nodes + place.quotient : kNoRow;
+
+  // Classes differ in their pixels, so some have fewer tiles than others.
+  KNNCONV_DEVICE bool IsEmpty(const TapTile& tile) const {
+    return plan_.gemm.kind == gpu::Taps::kWindow &&
+           tile.row_tile * Shape::kRows >= PixelsOf(plan_.classes[tile.pixel_class]);
   }
-  const TableBox box = BoxOf<Shape>(plan, tile, row / kBoxRows);
-  const int64_t b = box.first + row % kBoxRows;
-  return box.node < gemm.nodes && b < gemm.batch ? b * gemm.nodes + box.node : kNoRow;
-}
+
+  KNNCONV_DEVICE TableBox Box(const TapTile& tile, int box) const {
+    const gpu::Split part = gpu::Divide(tile.row_tile * Shape::kBoxes + box, plan_.parts);
+    const int64_t node = plan_.sorts ? order_[part.quotient] : part.quotient;
+    return {node, static_cast<int>(part.remainder) * kBoxRows};
+  }
+
+  // The row of the result that row `row` of the tile is.
+  KNNCONV_DEVICE int64_t OutRow(const TapTile& tile, int row) const {
+    const gpu::TapGemm& gemm = plan_.gemm;
+    if constexpr (Shape::kSource == Source::kRows) {
+      const gpu::Split place = gpu::Divide(tile.row_tile * Shape::kRows + row, gemm.batch);
+      return place.quotient < gemm.nodes ? place.remainder * gemm.nodes + place.quotient : kNoRow;
+    }
+    if (gemm.kind == gpu::Taps::kWindow) {
+      const PixelClass& pixels = plan_.classes[tile.pixel_class];
+      const int64_t pixel = tile.row_tile * Shape::kRows + row;
+      if (pixel >= PixelsOf(pixels)) return kNoRow;
+      const PixelPlace place = PlaceOf(pixels, pixel);
+      const int h = pixels.residue[0] + place.i * gpu::SpacingOf(gemm.window, 0);
+      const int w = pixels.residue[1] + place.j * gpu::SpacingOf(gemm.window, 1);
+      return place.image * gemm.nodes + int64_t{h} * gemm.window.out_size[1] + w;
+    }
+    const TableBox box = Box(tile, row / kBoxRows);
+    const int64_t b = box.first + row % kBoxRows;
+    return box.node < gemm.nodes && b < gemm.batch ? b * gemm.nodes + box.node : kNoRow;
+  }
+
+ private:
+  KNNCONV_DEVICE int64_t Index(int64_t turn) const {
+    return turn * teams_ + (turn % 2 == 0 ? team_ : teams_ - 1 - team_);
+  }
+  KNNCONV_DEVICE int64_t PixelsOf(const PixelClass& pixels) const {
+    return plan_.gemm.batch * pixels.size[0] * pixels.size[1];
+  }
+
+  const TapPlan& plan_;
+  const uint16_t* order_;
+  const int team_, teams_;
+};
 
 }  // namespace knnconv::hopper
