@@ -24,6 +24,10 @@ struct TileOf {
 
 inline bool IsAligned(const void* pointer, int bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
+inline bool HasSources(const DenseTaps& taps) { return taps.in_size[0] > 0 && taps.in_size[1] > 0; }
+inline bool HasSources(const ColumnTaps& taps) { return taps.table.sources > 0; }
+inline bool HasSources(const SlotTaps& taps) { return taps.table.sources > 0; }
+
 // Which operands are staged 16 bytes at a time. g goes first: where x alone could be, neither is.
 enum class Staging { kScalar, kCotangent, kBoth };
 
@@ -79,8 +83,8 @@ Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps&
   }
 #endif
   // Where there is nothing to multiply, the portable kernels write the zeros for all.
-  const bool multiplies = positions > 0 && dweight.slots > 0 && dweight.channels > 0 && dweight.columns > 0;
-  if (multiplies && !Allows(choice.kernel, KernelFamily::kPortable)) return Refused(choice.kernel, __FILE__, __LINE__);
+  const bool multiplies = positions > 0 && internal::HasSources(taps) && dweight.slots > 0 && dweight.channels > 0;
+  if (multiplies && dweight.columns > 0 && !Allows(choice.kernel, KernelFamily::kPortable)) return Refused(choice.kernel, __FILE__, __LINE__);
   const bool vectors = choice.vector != 0;
   const bool cotangent_vectors = vectors && dweight.columns % kVector == 0 && IsAligned(dweight.g, 16);
   const bool source_vectors = vectors && dweight.x_type == dweight.g_type && dweight.channels % kVector == 0 &&

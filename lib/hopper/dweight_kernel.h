@@ -440,7 +440,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   ring.stages = shared + (1024 - SharedAddress(shared) % 1024) % 1024;
   ring.full = reinterpret_cast<Barrier*>(ring.stages + Tile::kStages * Tile::kStageBytes);
   ring.empty = ring.full + Tile::kStages;
-  const int warp = static_cast<int>(threadIdx.x / 32), warpgroup = __shfl_sync(0xffffffff, warp / 4, 0);
+  const int warp = Uniform(static_cast<int>(threadIdx.x / 32)), warpgroup = warp / 4;
   const bool has_bias = task.bias_partials != nullptr;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {

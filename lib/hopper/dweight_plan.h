@@ -33,6 +33,10 @@ KNNCONV_HOST_DEVICE constexpr int BiasParts(int columns) { return columns < kBia
 
 KNNCONV_HOST_DEVICE constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// A value that all threads of a warp have. The compiler then keeps it, and what follows from it, in uniform registers, from
+// which the copy engine takes its operands.
+KNNCONV_DEVICE int32_t Uniform(int32_t value) { return __shfl_sync(0xffffffff, value, 0); }
+
 // The line of all steps and its cuts. Its length has 31 bits.
 struct DweightSchedule {
   int32_t lists;         // with products; one list more follows for db where `bias_steps` is not 0
@@ -112,11 +116,11 @@ class DweightRows {
   int32_t row_, part_;
 };
 
-// A block's way along its stretch of the line.
+// A block's way along its stretch of the line. Whole warps walk.
 class DweightWalk {
  public:
   KNNCONV_DEVICE DweightWalk(const DweightSchedule& schedule, int32_t block) : schedule_(schedule) {
-    const int32_t length = schedule.Length();
+    const int32_t length = Uniform(schedule.Length());
     at_ = schedule.FirstOf(length, block);
     end_ = schedule.FirstOf(length, block + 1);
     if (at_ < end_) Find();
@@ -153,8 +157,9 @@ class DweightWalk {
         end = middle;
       }
     }
-    begin_ = schedule_.Before(list_);
-    steps_ = schedule_.StepsOf(list_);
+    list_ = Uniform(list_);
+    begin_ = Uniform(schedule_.Before(list_));
+    steps_ = Uniform(schedule_.StepsOf(list_));
   }
 
   const DweightSchedule& schedule_;

@@ -114,10 +114,12 @@ KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4*
     const float4* const partials =
         reinterpret_cast<const float4*>(r.task.bias_partials) + static_cast<int>(column % r.tile.columns / 4);
     const int32_t row_tiles = has_list ? 1 : schedule.row_tiles;
-    const int32_t most = min((has_list ? schedule.blocks : schedule.blocks / schedule.tiles() + 2), schedule.blocks) * sums;
+    const int32_t list = has_list ? schedule.lists : 0;
+    // A part that neither begins nor ends its tile has at least so many steps as the shortest stretch of a block.
+    const int32_t shortest = max(schedule.Length() / schedule.blocks, 1);
+    const int32_t most = (schedule.StepsOf(list) / shortest + 2) * sums;
     for (int32_t at = lane; at < row_tiles * most; at += kBiasLanes) {
-      const Parts parts = PartsOf(schedule, has_list ? schedule.lists : 0,
-                                  at / most * schedule.column_tiles + column_tile);
+      const Parts parts = PartsOf(schedule, list, at / most * schedule.column_tiles + column_tile);
       const int32_t part = parts.first + at % most / sums;
       if (part < parts.end) Add(&sum, partials[int64_t{part} * (kBiasSums / 4) + at % sums * quads]);
     }
