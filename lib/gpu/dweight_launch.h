@@ -84,7 +84,9 @@ Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps&
 #endif
   // Where there is nothing to multiply, the portable kernels write the zeros for all.
   const bool multiplies = positions > 0 && internal::HasSources(taps) && dweight.slots > 0 && dweight.channels > 0;
-  if (multiplies && dweight.columns > 0 && !Allows(choice.kernel, KernelFamily::kPortable)) return Refused(choice.kernel, __FILE__, __LINE__);
+  if (multiplies && dweight.columns > 0 && !Allows(choice.kernel, KernelFamily::kPortable)) {
+    return Refused(choice.kernel, __FILE__, __LINE__);
+  }
   const bool vectors = choice.vector != 0;
   const bool cotangent_vectors = vectors && dweight.columns % kVector == 0 && IsAligned(dweight.g, 16);
   const bool source_vectors = vectors && dweight.x_type == dweight.g_type && dweight.channels % kVector == 0 &&

@@ -45,7 +45,8 @@ DweightSizes SizesOf(const Dweight& dweight, const SlotTaps& taps) {
 }
 
 template <typename Taps>
-Status MakePlan(int ordinal, const Dweight& dweight, const Taps& taps, int tile, DweightSizes* sizes, DweightPlan* plan) {
+Status MakePlan(int ordinal, const Dweight& dweight, const Taps& taps, int tile, DweightSizes* sizes,
+                DweightPlan* plan) {
   gpu::Device device;
   KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(ordinal, &device));
   *sizes = SizesOf(dweight, taps);
@@ -150,7 +151,8 @@ Status Run(const LaunchSite& site, const Dweight& dweight, const Taps& taps, int
 }
 
 // Boxes of kStep batch entries of one row of [batch, rows, width].
-Status EncodeRows(gpu::Element type, const void* address, int64_t batch, int64_t rows, int64_t width, CUtensorMap* map) {
+Status EncodeRows(gpu::Element type, const void* address, int64_t batch, int64_t rows, int64_t width,
+                  CUtensorMap* map) {
   BoxMap spec = {type, address, 3, {}, {}, {kBox, 1, kStep}};
   spec.size[0] = static_cast<uint64_t>(width);
   spec.size[1] = static_cast<uint64_t>(rows);
@@ -173,8 +175,9 @@ template <typename Taps>
 Status RunTable(const LaunchSite& site, const Dweight& dweight, const Taps& taps, int tile, DweightTask task) {
   const gpu::NeighborTable& table = taps.table;
   CUtensorMap x, g;
-  KNNCONV_GPU_RETURN_IF_ERROR(EncodeRows(dweight.g_type, dweight.x, dweight.batch, table.sources, dweight.channels, &x));
-  KNNCONV_GPU_RETURN_IF_ERROR(EncodeRows(dweight.g_type, dweight.g, dweight.batch, table.outputs, dweight.columns, &g));
+  const gpu::Element type = dweight.g_type;
+  KNNCONV_GPU_RETURN_IF_ERROR(EncodeRows(type, dweight.x, dweight.batch, table.sources, dweight.channels, &x));
+  KNNCONV_GPU_RETURN_IF_ERROR(EncodeRows(type, dweight.g, dweight.batch, table.outputs, dweight.columns, &g));
   task.table = table;
   task.schedule.steps_of_row = static_cast<int32_t>(StepsOfRow(dweight));
   return Run(site, dweight, taps, tile, x, g, task);

@@ -10,8 +10,8 @@
 
 namespace knnconv::hopper {
 
-// Positions whose products lie in one chain: those of the portable kernels where results are fp32. Rounding to 16 bits hides
-// the bits that eight times longer chains lose: at most 2^-15 of a sum of one sign.
+// Positions whose products lie in one chain: those of the portable kernels where results are fp32. Rounding to 16 bits
+// hides the bits that eight times longer chains lose: at most 2^-15 of a sum of one sign.
 inline int64_t ChainPositions(gpu::Element result) {
   return gpu::kChainPositions * (result == gpu::Element::kF32 ? 1 : 8);
 }

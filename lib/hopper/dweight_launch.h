@@ -6,8 +6,8 @@
 
 namespace knnconv::hopper {
 
-// Warpgroups, row boxes of each, columns. Three warpgroups share 192 or more rows; tables with slots have tiles inside one
-// slot, so lower ones serve few channels.
+// Warpgroups, row boxes of each, columns. Three warpgroups share 192 or more rows; tables with slots have tiles inside
+// one slot, so lower ones serve few channels.
 #define KNNCONV_FOR_EACH_DWEIGHT_TILE(apply) \
   apply(1, 1, 64) apply(1, 1, 128) apply(1, 1, 256) apply(2, 1, 64) apply(2, 1, 128) apply(2, 1, 256) apply(2, 2, 128) \
   apply(3, 1, 64) apply(3, 1, 128) apply(3, 1, 192) apply(3, 1, 256) apply(3, 2, 128) apply(3, 3, 64)
@@ -32,7 +32,8 @@ gpu::Status LaunchDweightTile(const gpu::LaunchSite& site, int tile, const CUten
 #define KNNCONV_LAUNCH_TILE(kWarpgroups, kBoxes, kColumns)                                                          \
   if (size.warpgroups == kWarpgroups && size.warpgroup_boxes == kBoxes && size.columns == kColumns) {               \
     using Tile = DweightTile<kWarpgroups, kBoxes, kColumns>;                                                        \
-    return gpu::Launch<DweightKernel<T, Tile>, Tile::kSharedBytes>(site, task.schedule.blocks, Tile::kThreads, x, g, task); \
+    return gpu::Launch<DweightKernel<T, Tile>, Tile::kSharedBytes>(site, task.schedule.blocks, Tile::kThreads, x, g,  \
+                                                                   task);                                           \
   }
   KNNCONV_FOR_EACH_DWEIGHT_TILE(KNNCONV_LAUNCH_TILE)
 #undef KNNCONV_LAUNCH_TILE

@@ -1,11 +1,11 @@
 // How a weight gradient is cut for Hopper: into tiles of dw, and each tile's depth into the work of thread blocks.
 //
-// Rows of dw come in boxes of 64 channels of one slot, columns in boxes of 64. Depth comes in steps of kStep positions. A
-// *list* is what has one depth: all slots together where each has a tap in every row of g (dense, tables without slots), else
-// one slot. All tiles' steps, list by list, tile by tile, form one line that is cut evenly over the thread blocks; where
-// a cut falls inside a tile, two blocks hold partial sums of it, and a second kernel adds a tile's parts in the order of
-// the line. There are fewer parts than blocks and tiles together. All of this follows from shapes (and, where slots have
-// lists of their own, from the table): the same call always gives the same bits.
+// Rows of dw come in boxes of 64 channels of one slot, columns in boxes of 64. Depth comes in steps of kStep positions.
+// A *list* is what has one depth: all slots together where each has a tap in every row of g (dense, tables without
+// slots), else one slot. All tiles' steps, list by list, tile by tile, form one line that is cut evenly over the thread
+// blocks; where a cut falls inside a tile, two blocks hold partial sums of it, and a second kernel adds a tile's parts
+// in the order of the line. There are fewer parts than blocks and tiles together. All of this follows from shapes (and,
+// where slots have lists of their own, from the table): the same call always gives the same bits.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ KNNCONV_HOST_DEVICE constexpr int BiasParts(int columns) { return columns < kBia
 
 KNNCONV_HOST_DEVICE constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A value that all threads of a warp have. The compiler then keeps it, and what follows from it, in uniform registers, from
-// which the copy engine takes its operands.
+// A value that all threads of a warp have. The compiler then keeps it, and what follows from it, in uniform registers,
+// from which the copy engine takes its operands.
 KNNCONV_DEVICE int32_t Uniform(int32_t value) { return __shfl_sync(0xffffffff, value, 0); }
 
 // The line of all steps and its cuts. Its length has 31 bits.
@@ -83,12 +83,12 @@ struct DweightSchedule {
 struct DweightSegment {
   int32_t list, row_tile, column_tile;
   int32_t first, steps;  // of the tile's depth
-  int32_t part;          // where its partial sums are: the numbers of block and tile added, which no other segment shares
+  int32_t part;          // where its partial sums are: its block's and its tile's numbers added, which none shares
 };
 
-// The rows of a table that a segment's steps are of, and each step's part of its row's batch entries. All rows pass with
-// their first part, then with the next one: blocks then read the same part of x, from all over the table, at about the
-// same time, and L2 holds it.
+// The rows of a table that a segment's steps are of, and each step's part of its row's batch entries. All rows pass
+// with their first part, then with the next one: blocks then read the same part of x, from all over the table, at about
+// the same time, and L2 holds it.
 class DweightRows {
  public:
   KNNCONV_DEVICE DweightRows(const DweightSchedule& schedule, const DweightSegment& segment)

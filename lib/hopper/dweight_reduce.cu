@@ -14,7 +14,7 @@ constexpr int kBiasLanes = 128;  // threads that share a sum of db
 struct DweightReduction {
   DweightTask task;
   DweightTileSize tile;
-  int32_t lanes;          // threads that share a sum of dw: each adds every lanes-th part, and then theirs are added in order
+  int32_t lanes;  // threads that share a sum of dw: each adds every lanes-th part, then theirs are added in order
   int32_t blocks_of_tile;
   int64_t weight_blocks;  // the others sum db
   int32_t slots, channels;
@@ -99,8 +99,8 @@ KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, float4* shared) {
   if (channel + 8 < r.channels) StorePair(r.dw, r.dw_type, to + int64_t{8} * r.task.columns, sum.z, sum.w);
 }
 
-// A block has kThreads / kBiasLanes times four columns. Lanes share the parts of all row tiles, as if each tile had as many
-// as the one with the most, and their sums are added pairwise.
+// A block has kThreads / kBiasLanes times four columns. Lanes share the parts of all row tiles, as if each tile had as
+// many as the one with the most, and their sums are added pairwise.
 KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4* shared) {
   const DweightSchedule& schedule = r.task.schedule;
   constexpr int kWidth = kThreads / kBiasLanes;

@@ -4,7 +4,7 @@
 
 #include "gpu/dweight.h"
 #include "gpu/launch.h"
-#include "hopper/dweight_kernel.h"
+#include "hopper/dweight_task.h"
 
 namespace knnconv::hopper {
 

@@ -1,5 +1,5 @@
-// Holds Hopper's weight gradients to sums in double precision, tile by tile, and times them. Not part of the test suite: a
-// program for work on the kernels, without JAX.
+// Holds Hopper's weight gradients to sums in double precision, tile by tile, and times them. Not part of the test
+// suite: a program for work on the kernels, without JAX.
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib -DKNNCONV_HOPPER_POLLS='(1<<26)'
 //         tests/gpu/hopper/check_dweight.cu lib/hopper/dweight*.cu lib/hopper/tensor_map.cc -o check_dweight
 #include <algorithm>
@@ -54,7 +54,8 @@ Case Table(std::string name, int batch, int c, int o, int n, int m, int k, int v
   t.is_table = true;
   t.has_slots = v > 0;
   t.has_holes = true;
-  t.batch = batch, t.channels = c, t.columns = o, t.sources = n, t.outputs = m, t.neighbours = k, t.slots = v > 0 ? v : k;
+  t.batch = batch, t.channels = c, t.columns = o;
+  t.sources = n, t.outputs = m, t.neighbours = k, t.slots = v > 0 ? v : k;
   return t;
 }
 
@@ -117,8 +118,8 @@ Taps TapsOf(const Case& c, std::mt19937& random) {
 }
 
 template <typename T>
-__global__ void Naive(const T* x, const T* g, const int* offsets, const int* rows, const int* sources, int batch, int n, int m,
-                      int channels, int columns, double* dw, double* size) {
+__global__ void Naive(const T* x, const T* g, const int* offsets, const int* rows, const int* sources, int batch, int n,
+                      int m, int channels, int columns, double* dw, double* size) {
   const int o = blockIdx.x * blockDim.x + threadIdx.x, c = blockIdx.y, v = blockIdx.z;
   if (o >= columns) return;
   double sum = 0, total = 0;
@@ -234,7 +235,8 @@ gpu::Status Run(const Problem& p, cudaStream_t stream, int tile) {
   const gpu::LaunchSite site{stream, 0, false};
   if (!p.shape.is_table) return hopper::RunDweight(site, p.dweight, p.dense, tile);
   if (!p.shape.has_slots) return hopper::RunDweight(site, p.dweight, gpu::ColumnTaps{p.table, {}}, tile);
-  return hopper::RunDweight(site, p.dweight, gpu::SlotTaps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}}, tile);
+  const gpu::SlotTaps taps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}};
+  return hopper::RunDweight(site, p.dweight, taps, tile);
 }
 
 float ToHost(const std::vector<unsigned char>& bytes, Element type, int64_t at) {
@@ -275,7 +277,8 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
   CHECK_CUDA(cudaMemcpy(bound.data(), size, weight * 8, cudaMemcpyDeviceToHost));
   Check(Run(p, nullptr, tile));
   CHECK_CUDA(cudaMemcpy(again.data(), p.dweight.dw, weight * 4, cudaMemcpyDeviceToHost));
-  const double eps = std::ldexp(1.0, -23), ulp = out_type == Element::kF32 ? 0 : out_type == Element::kF16 ? 0x1p-10 : 0x1p-7;
+  const double eps = std::ldexp(1.0, -23);
+  const double ulp = out_type == Element::kF32 ? 0 : out_type == Element::kF16 ? 0x1p-10 : 0x1p-7;
   double worst = 0;
   int64_t wrong = 0, first = -1;
   for (int64_t i = 0; i < weight; ++i) {
@@ -297,7 +300,8 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
     for (int m = 0; m < c.outputs; ++m) {
       bool counts = !p.table.zero_empty_rows;
       for (int k = 0; k < c.neighbours && !counts; ++k) {
-        const int source = p.taps.indices[size_t(m) * c.neighbours + k], slot = p.taps.slots[size_t(m) * c.neighbours + k];
+        const size_t tap = size_t(m) * c.neighbours + k;
+        const int source = p.taps.indices[tap], slot = p.taps.slots[tap];
         counts = source >= 0 && source < c.sources && slot >= 0 && slot < c.slots;
       }
       if (!counts) continue;
@@ -313,11 +317,13 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
   }
   const bool same = dw == again;
   if (wrong > 0 || bias_wrong > 0 || !same || positive) {
-    std::printf("%s %s tile %d out %d: %ld of %ld dw wrong", wrong || bias_wrong || !same ? "WRONG" : "right", c.name.c_str(),
-                tile, static_cast<int>(out_type), long(wrong), long(weight));
+    const char* const verdict = wrong > 0 || bias_wrong > 0 || !same ? "WRONG" : "right";
+    std::printf("%s %s tile %d out %d: %ld of %ld dw wrong", verdict, c.name.c_str(), tile, static_cast<int>(out_type),
+                long(wrong), long(weight));
     if (first >= 0) {
       std::printf(" (first [%ld, %ld, %ld]: %g, want %g)", long(first / c.columns / c.channels),
-                  long(first / c.columns % c.channels), long(first % c.columns), ToHost(dw, out_type, first), want[first]);
+                  long(first / c.columns % c.channels), long(first % c.columns), ToHost(dw, out_type, first),
+                  want[first]);
     }
     std::printf(", %ld db wrong, same bits %d, worst %.2f db %.2f\n", long(bias_wrong), same, worst, bias_worst);
   }
@@ -421,9 +427,12 @@ int main(int argc, char** argv) {
     std::printf("%d failures in %zu checks\n", failures, 2 * cases.size() * (kTiles + 1));
   }
   if (what == "all" || what == "chain") {
-    failures += CheckCase<__nv_bfloat16>(Table("positive K1", 256, 64, 64, 64, 4096, 1), Element::kF32, Tile(1, 1, 64), false, true);
-    failures += CheckCase<__nv_bfloat16>(Table("positive K9", 256, 64, 64, 64, 4096, 9), Element::kF32, Tile(3, 3, 64), false, true);
-    failures += CheckCase<__nv_bfloat16>(Table("positive 256", 128, 128, 256, 64, 512, 9), Element::kF32, Tile(2, 1, 256), false, true);
+    const Case k1 = Table("positive K1", 256, 64, 64, 64, 4096, 1), k9 = Table("positive K9", 256, 64, 64, 64, 4096, 9);
+    const Case wide = Table("positive 256", 128, 128, 256, 64, 512, 9);
+    failures += CheckCase<__nv_bfloat16>(k1, Element::kF32, Tile(1, 1, 64), false, true);
+    failures += CheckCase<__nv_bfloat16>(k9, Element::kF32, Tile(3, 3, 64), false, true);
+    failures += CheckCase<__nv_bfloat16>(wide, Element::kF32, Tile(2, 1, 256), false, true);
+    failures += CheckCase<__half>(wide, Element::kF16, Tile(2, 1, 256), false, true);
   }
   if (what == "all" || what == "time" || what == "time32") {
     const Element result = what == "time32" ? Element::kF32 : Element::kBF16;
