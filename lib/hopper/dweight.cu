@@ -40,7 +40,7 @@ DweightSizes SizesOf(const Dweight& dweight, const SlotTaps& taps) {
   const int64_t rows = taps.table.outputs;
   DweightSizes sizes = {dweight.slots, ChannelBoxes(dweight),
                         CeilDivide(rows * taps.table.neighbours, dweight.slots) * StepsOfRow(dweight)};
-  if (dweight.db != nullptr) sizes.bias_steps = rows * StepsOfRow(dweight);
+  sizes.sums_rows = dweight.db != nullptr;
   return sizes;
 }
 
@@ -98,7 +98,7 @@ bool IsInReach(const Dweight& dweight, const SlotTaps& taps) { return IsInReach(
 // Whether the schedule's line has 31 bits however dw is tiled, and whichever slot has the taps.
 bool HasShortLine(const Dweight& dweight, const DweightSizes& sizes) {
   const double row_boxes = double(sizes.lists) * double(sizes.boxes);
-  const double steps = row_boxes * double(sizes.steps + StepsOfRow(dweight)) + double(sizes.bias_steps);
+  const double steps = row_boxes * double(sizes.steps + StepsOfRow(dweight));
   return steps * double(CeilDivide(sizes.columns, kBox)) < INT32_MAX;
 }
 
@@ -136,12 +136,12 @@ Status Run(const LaunchSite& site, const Dweight& dweight, const Taps& taps, int
   schedule.column_tiles = static_cast<int32_t>(plan.column_tiles);
   schedule.blocks = static_cast<int32_t>(plan.blocks);
   schedule.steps = static_cast<int32_t>(sizes.steps);
-  schedule.bias_steps = static_cast<int32_t>(sizes.bias_steps);
   task.boxes = static_cast<int32_t>(sizes.boxes);
   task.channel_boxes = ChannelBoxes(dweight);
   task.columns = dweight.columns;
   task.chain = static_cast<int32_t>(sizes.chain / kStep);
   task.partials = dweight.partials;
+  task.g = dweight.g;
   const DweightTileSize& size = kDweightTiles[plan.tile];
   if (dweight.db != nullptr) task.bias_partials = dweight.partials + (plan.blocks + schedule.tiles()) * size.elements();
   KNNCONV_GPU_RETURN_IF_ERROR(dweight.g_type == gpu::Element::kF16
@@ -180,6 +180,7 @@ Status RunTable(const LaunchSite& site, const Dweight& dweight, const Taps& taps
   KNNCONV_GPU_RETURN_IF_ERROR(EncodeRows(type, dweight.g, dweight.batch, table.outputs, dweight.columns, &g));
   task.table = table;
   task.schedule.steps_of_row = static_cast<int32_t>(StepsOfRow(dweight));
+  task.g_rows = dweight.batch * table.outputs;
   return Run(site, dweight, taps, tile, x, g, task);
 }
 

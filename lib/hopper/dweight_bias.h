@@ -1,6 +1,9 @@
-// The warps of a weight gradient's thread block that sum the bias gradient from the boxes of g that are there anyway.
+// The warps of a weight gradient's thread block that sum the bias gradient.
 //
 //     db[o] = sum over rows:  g[row, o]
+//
+// Where each step's row of g is another one, they sum the boxes of g that are there anyway. With a slot order they are
+// not: there, each block sums its share of g's rows from memory while the others multiply.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +14,61 @@
 
 namespace knnconv::hopper {
 
-// The two warps that sum g's columns. Row tiles take turns, row by row, so that none waits for it. A thread has four
-// columns and every kParts-th position.
+// Four neighbouring columns.
+template <typename T>
+struct alignas(4 * sizeof(T)) FourOf {
+  T value[4];
+};
+
+template <typename T>
+KNNCONV_DEVICE void AddTo(float4* sum, const FourOf<T>& four) {
+  sum->x += gpu::ToFloat(four.value[0]);
+  sum->y += gpu::ToFloat(four.value[1]);
+  sum->z += gpu::ToFloat(four.value[2]);
+  sum->w += gpu::ToFloat(four.value[3]);
+}
+
+KNNCONV_DEVICE void AddTo(float4* sum, const float4& other) {
+  sum->x += other.x;
+  sum->y += other.y;
+  sum->z += other.z;
+  sum->w += other.w;
+}
+
+// Whether a row of g adds to db. A whole warp asks.
+KNNCONV_DEVICE bool IsCounted(const gpu::NeighborTable& table, int32_t row) {
+  if (!table.zero_empty_rows) return true;
+  const int64_t first = int64_t{row} * table.neighbours;
+  bool counted = false;
+  for (int tap = threadIdx.x % 32; tap < table.neighbours; tap += 32) {
+    const bool has_slot = table.slots == nullptr || static_cast<uint32_t>(__ldg(table.slots + first + tap)) <
+                                                        static_cast<uint32_t>(table.slot_count);
+    const bool has_source =
+        static_cast<uint32_t>(__ldg(table.indices + first + tap)) < static_cast<uint32_t>(table.sources);
+    counted |= has_slot && has_source;
+  }
+  return __any_sync(0xffffffff, counted);
+}
+
+// Sums boxes. Row tiles take turns, row by row, so that none waits for it. A thread has four columns and every
+// kParts-th position of a step.
 template <typename T, typename Tile>
-class DweightBias {
+class DweightBoxBias {
   static constexpr int kQuads = Tile::kColumns / 4, kParts = BiasParts(Tile::kColumns);
-  struct alignas(8) Four {
-    T value[4];
-  };
 
  public:
-  static constexpr int kWarps = 2;
-
-  KNNCONV_DEVICE DweightBias(const DweightTask& task, int thread) : task_(task), thread_(thread) {}
+  KNNCONV_DEVICE DweightBoxBias(const DweightTask& task, int thread) : task_(task), thread_(thread) {}
 
   KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
+    const int turns = task_.schedule.row_tiles;
     for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
       const DweightSegment segment = walk.segment();
       walk.Advance(segment.steps);
-      const bool sums = task_.kind != TapsKind::kSlots || segment.list == task_.schedule.lists;
-      const int turns = task_.kind != TapsKind::kSlots ? task_.schedule.row_tiles : 1;
       float4 total = {0, 0, 0, 0};
       DweightRows rows(task_.schedule, segment);
       for (int left = segment.steps; left > 0; --left) {
         ring.full[place_.stage].Wait(place_.parity);
-        if (sums && rows.row() % turns == segment.row_tile % turns && IsCounted(rows.row())) {
+        if (rows.row() % turns == segment.row_tile && IsCounted(task_.table, rows.row())) {
           Add(ring.ColumnBoxes(place_.stage), &total);
         }
         __syncwarp();
@@ -44,27 +77,11 @@ class DweightBias {
         place_.Advance();
       }
       float4* const out = reinterpret_cast<float4*>(task_.bias_partials) + int64_t{segment.part} * (kBiasSums / 4);
-      if (sums) out[thread_] = total;
+      out[thread_] = total;
     }
   }
 
  private:
-  // Whether a row of g adds to db.
-  KNNCONV_DEVICE bool IsCounted(int row) const {
-    const gpu::NeighborTable& table = task_.table;
-    if (!table.zero_empty_rows) return true;
-    const int64_t first = int64_t{row} * table.neighbours;
-    bool counted = false;
-    for (int tap = thread_ % 32; tap < table.neighbours; tap += 32) {
-      const bool has_slot = table.slots == nullptr || static_cast<uint32_t>(__ldg(table.slots + first + tap)) <
-                                                          static_cast<uint32_t>(table.slot_count);
-      const bool has_source =
-          static_cast<uint32_t>(__ldg(table.indices + first + tap)) < static_cast<uint32_t>(table.sources);
-      counted |= has_slot && has_source;
-    }
-    return __any_sync(0xffffffff, counted);
-  }
-
   KNNCONV_DEVICE void Add(const unsigned char* boxes, float4* total) const {
     const int quad = thread_ % kQuads, part = thread_ / kQuads;
     if (part >= kParts) return;
@@ -73,21 +90,48 @@ class DweightBias {
     float4 sum = {0, 0, 0, 0};
 #pragma unroll 4
     for (int line = part; line < kStep; line += kParts) {
-      const Four four = *reinterpret_cast<const Four*>(boxes + line * 128 + (chunk ^ line % 8) * 16);
-      sum.x += gpu::ToFloat(four.value[0]);
-      sum.y += gpu::ToFloat(four.value[1]);
-      sum.z += gpu::ToFloat(four.value[2]);
-      sum.w += gpu::ToFloat(four.value[3]);
+      AddTo(&sum, *reinterpret_cast<const FourOf<T>*>(boxes + line * 128 + (chunk ^ line % 8) * 16));
     }
-    total->x += sum.x;
-    total->y += sum.y;
-    total->z += sum.z;
-    total->w += sum.w;
+    AddTo(total, sum);
   }
 
   const DweightTask& task_;
   const int thread_;
   typename DweightRing<Tile>::Place place_;
 };
+
+// Sums the block's share of g's rows; a warp has every kBiasWarps-th of them, a lane four columns at a time.
+template <typename T>
+KNNCONV_DEVICE void SumRows(const DweightTask& task, int warp) {
+  constexpr int kBatch = 4;  // rows loaded at a time
+  const int64_t share = CeilDivide(task.g_rows, gridDim.x), begin = share * blockIdx.x;
+  const int64_t end = min(begin + share, task.g_rows);
+  float4* const out = reinterpret_cast<float4*>(task.bias_partials) +
+                      (int64_t{blockIdx.x} * kBiasWarps + warp) * (task.columns / 4);
+  for (int first = 0; first < task.columns; first += 128) {
+    const int column = first + threadIdx.x % 32 * 4;
+    const bool exists = column < task.columns;
+    const T* const g = static_cast<const T*>(task.g) + column;
+    float4 total = {0, 0, 0, 0};
+#pragma unroll 1
+    for (int64_t row = begin + warp; row < end; row += kBatch * kBiasWarps) {
+      FourOf<T> four[kBatch];
+      bool counts[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int64_t at = row + i * kBiasWarps;
+        counts[i] = at < end && IsCounted(task.table, static_cast<int32_t>(at % task.table.outputs)) && exists;
+        if (counts[i]) four[i] = *reinterpret_cast<const FourOf<T>*>(g + at * task.columns);
+      }
+      float4 sum = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (counts[i]) AddTo(&sum, four[i]);
+      }
+      AddTo(&total, sum);
+    }
+    if (exists) out[column / 4] = total;
+  }
+}
 
 }  // namespace knnconv::hopper

@@ -19,7 +19,8 @@ inline int64_t ChainPositions(gpu::Element result) {
 // What tiles and cuts follow from.
 struct DweightSizes {
   int64_t lists = 0, boxes = 0, steps = 0;  // boxes of a list, steps of one of its tiles
-  int64_t columns = 0, bias_steps = 0;
+  int64_t columns = 0;
+  bool sums_rows = false;  // db, from memory
   int64_t partial_elements = 0;
   int64_t chain = 0;  // positions
   int multiprocessors = 0;
@@ -37,10 +38,12 @@ inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   plan.row_tiles = CeilDivide(sizes.boxes, size.row_boxes());
   plan.column_tiles = CeilDivide(sizes.columns, size.columns);
   const int64_t tiles = sizes.lists * plan.row_tiles * plan.column_tiles;
-  const int64_t parts = sizes.partial_elements / (size.elements() + kBiasSums);
-  const int64_t bias_tiles = sizes.bias_steps > 0 ? plan.column_tiles : 0;
+  // Each block and each tile may bring a part, and its sums for db.
+  const int64_t part = size.elements() + (sizes.sums_rows ? 0 : kBiasSums);
+  const int64_t of_block = part + (sizes.sums_rows ? kBiasWarps * sizes.columns : 0);
   const int64_t length = tiles * sizes.steps;
-  plan.blocks = std::min({int64_t{sizes.multiprocessors}, parts - tiles - bias_tiles, length});
+  plan.blocks =
+      std::min({int64_t{sizes.multiprocessors}, (sizes.partial_elements - tiles * part) / of_block, length});
   if (plan.blocks < 1) return plan;
   plan.tile = tile;
 

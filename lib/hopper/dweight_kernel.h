@@ -34,11 +34,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   ring.full = reinterpret_cast<Barrier*>(ring.stages + Tile::kStages * Tile::kStageBytes);
   ring.empty = ring.full + Tile::kStages;
   const int warp = Uniform(static_cast<int>(threadIdx.x / 32)), warpgroup = warp / 4;
-  const bool has_bias = task.bias_partials != nullptr;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
       ring.full[stage].Init(1);
-      ring.empty[stage].Init(4 * Tile::kWarpgroups + (has_bias ? DweightBias<T, Tile>::kWarps : 0));
+      ring.empty[stage].Init(4 * Tile::kWarpgroups + (task.SumsBoxes() ? kBiasWarps : 0));
     }
     FenceBarrierInit();
     FenceAsyncProxy();
@@ -50,8 +49,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if constexpr (Tile::kMovesRegisters) ShrinkRegisters<Tile::kProducerRegisters>();
     if (warp == 0) {
       DweightProducer<Tile>(task, &x, &g).Run(ring);
-    } else if (has_bias && warp <= DweightBias<T, Tile>::kWarps) {
-      DweightBias<T, Tile>(task, static_cast<int>(threadIdx.x) - 32).Run(ring);
+    } else if (warp <= kBiasWarps && task.SumsBoxes()) {
+      DweightBoxBias<T, Tile>(task, static_cast<int>(threadIdx.x) - 32).Run(ring);
+    } else if (warp <= kBiasWarps && task.bias_partials != nullptr) {
+      SumRows<T>(task, warp - 1);
     }
   } else {
     if constexpr (Tile::kMovesRegisters) GrowRegisters<Tile::kProductRegisters>();

@@ -19,6 +19,7 @@ inline constexpr int kStep = 32;                          // positions of a step
 inline constexpr int kBox = 64;                           // rows or columns of a box
 inline constexpr int kBoxBytes = kStep * kBox * 2;        // in shared memory
 inline constexpr int kBiasSums = 256;                     // partial sums of db that a part of a tile holds
+inline constexpr int kBiasWarps = 2;                      // of a thread block
 
 // A thread block's tile: `row_boxes` by `columns`; each warpgroup has some of the boxes and all columns.
 struct DweightTileSize {
@@ -39,35 +40,30 @@ KNNCONV_DEVICE int32_t Uniform(int32_t value) { return __shfl_sync(0xffffffff, v
 
 // The line of all steps and its cuts. Its length has 31 bits.
 struct DweightSchedule {
-  int32_t lists;         // with products; one list more follows for db where `bias_steps` is not 0
+  int32_t lists;
   int32_t row_tiles;     // of a list
   int32_t column_tiles;  // of dw
   int32_t blocks;
   int32_t steps_of_row;    // a row of the table stands for so many steps; 1 where there is none
   int32_t steps;           // of each list, where `offsets` is null
-  int32_t bias_steps;      // of the list that sums g alone
   const int32_t* offsets;  // the slot order's: 64-bit numbers, low word first; null: all lists have the same depth
 
   KNNCONV_HOST_DEVICE int32_t tiles_of_list() const { return row_tiles * column_tiles; }
-  KNNCONV_HOST_DEVICE int32_t product_tiles() const { return lists * tiles_of_list(); }
-  KNNCONV_HOST_DEVICE int32_t tiles() const { return product_tiles() + (bias_steps > 0 ? column_tiles : 0); }
+  KNNCONV_HOST_DEVICE int32_t tiles() const { return lists * tiles_of_list(); }
 
   KNNCONV_DEVICE int32_t Offset(int32_t list) const { return __ldg(offsets + 2 * int64_t{list}); }
 
   // Steps of one tile of a list.
   KNNCONV_DEVICE int32_t StepsOf(int32_t list) const {
-    if (list >= lists) return bias_steps;
     return offsets == nullptr ? steps : (Offset(list + 1) - Offset(list)) * steps_of_row;
   }
 
   // Steps of the line before a list. The list after the last one has the line's length.
   KNNCONV_DEVICE int32_t Before(int32_t list) const {
-    const int32_t plain = min(list, lists);
-    const int32_t of_tile = offsets == nullptr ? steps * plain : Offset(plain) * steps_of_row;
-    return of_tile * tiles_of_list() + (list > lists ? bias_steps * column_tiles : 0);
+    return (offsets == nullptr ? steps * list : Offset(list) * steps_of_row) * tiles_of_list();
   }
 
-  KNNCONV_DEVICE int32_t Length() const { return Before(lists + 1); }
+  KNNCONV_DEVICE int32_t Length() const { return Before(lists); }
 
   // The first step of a block, and the block of a step. The first blocks have a step more than the others.
   KNNCONV_DEVICE int32_t FirstOf(int32_t length, int32_t block) const {
@@ -146,7 +142,7 @@ class DweightWalk {
  private:
   // The list that holds step at_: the last one that starts no later.
   KNNCONV_DEVICE void Find() {
-    int32_t end = schedule_.lists + 1;
+    int32_t end = schedule_.lists;
     list_ = 0;
 #pragma unroll 1
     while (end - list_ > 1) {

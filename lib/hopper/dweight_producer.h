@@ -59,10 +59,9 @@ class DweightProducer {
     for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
       const DweightSegment segment = walk.segment();
       walk.Advance(segment.steps);
-      const bool multiplies = segment.list < task_.schedule.lists;
       const int first_box = segment.row_tile * Tile::kRowBoxes;
       first_column_ = segment.column_tile * Tile::kColumns;
-      row_boxes_ = multiplies ? min(Tile::kRowBoxes, task_.boxes - first_box) : 0;
+      row_boxes_ = min(Tile::kRowBoxes, task_.boxes - first_box);
       column_boxes_ = min(Tile::kColumnBoxes, (task_.columns - first_column_ + kBox - 1) / kBox);
       first_channel_ = first_box % task_.channel_boxes * kBox;
       slot_ = segment.list + (first_box + lane_) / task_.channel_boxes;
@@ -128,7 +127,7 @@ class DweightProducer {
     if (task_.kind == TapsKind::kColumns && is_source) {
       nodes = task_.table.indices + slot_;
       pitch = task_.table.neighbours;
-    } else if (task_.kind == TapsKind::kSlots && segment.list < task_.schedule.lists) {
+    } else if (task_.kind == TapsKind::kSlots) {
       nodes = (is_source ? task_.sources : task_.rows) + task_.schedule.Offset(segment.list);
     }
     const int32_t size = is_source ? task_.table.sources : task_.table.outputs;

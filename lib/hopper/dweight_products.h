@@ -25,8 +25,7 @@ class DweightProducts {
     for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
       const DweightSegment segment = walk.segment();
       walk.Advance(segment.steps);
-      const bool multiplies = segment.list < task_.schedule.lists &&
-                              segment.row_tile * Tile::kRowBoxes + first_box < task_.boxes;
+      const bool multiplies = segment.row_tile * Tile::kRowBoxes + first_box < task_.boxes;
       float* const out = task_.partials + int64_t{segment.part} * Tile::kElements +
                          (first_box * kBox * Tile::kColumns + thread_ * 4);
       bool has_partial = false;

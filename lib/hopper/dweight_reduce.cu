@@ -99,31 +99,40 @@ KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, float4* shared) {
   if (channel + 8 < r.channels) StorePair(r.dw, r.dw_type, to + int64_t{8} * r.task.columns, sum.z, sum.w);
 }
 
-// A block has kThreads / kBiasLanes times four columns. Lanes share the parts of all row tiles, as if each tile had as
-// many as the one with the most, and their sums are added pairwise.
-KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4* shared) {
+// The lane's share of the sums of boxes: parts of all row tiles, as if each tile had as many as one may have.
+KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column) {
   const DweightSchedule& schedule = r.task.schedule;
+  const int sums = BiasParts(r.tile.columns), quads = r.tile.columns / 4;
+  const float4* const partials =
+      reinterpret_cast<const float4*>(r.task.bias_partials) + column % r.tile.columns / 4;
+  // A part that neither begins nor ends its tile has at least so many steps as the shortest stretch of a block.
+  const int32_t shortest = max(schedule.Length() / schedule.blocks, 1), most = (schedule.steps / shortest + 2) * sums;
+  float4 sum = {0, 0, 0, 0};
+  for (int32_t at = lane; at < schedule.row_tiles * most; at += kBiasLanes) {
+    const Parts parts = PartsOf(schedule, 0, at / most * schedule.column_tiles + column / r.tile.columns);
+    const int32_t part = parts.first + at % most / sums;
+    if (part < parts.end) Add(&sum, partials[int64_t{part} * (kBiasSums / 4) + at % sums * quads]);
+  }
+  return sum;
+}
+
+// The lane's share of the sums of rows.
+KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int lane, int column) {
+  const float4* const partials = reinterpret_cast<const float4*>(r.task.bias_partials) + column / 4;
+  float4 sum = {0, 0, 0, 0};
+  for (int32_t at = lane; at < r.task.schedule.blocks * kBiasWarps; at += kBiasLanes) {
+    Add(&sum, partials[int64_t{at} * (r.task.columns / 4)]);
+  }
+  return sum;
+}
+
+// A block has kThreads / kBiasLanes times four columns. Lanes' sums are added pairwise.
+KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4* shared) {
   constexpr int kWidth = kThreads / kBiasLanes;
   const int lane = threadIdx.x / kWidth;
-  const int64_t column = (block * kWidth + threadIdx.x % kWidth) * 4;
+  const int column = static_cast<int>(block * kWidth + threadIdx.x % kWidth) * 4;
   float4 sum = {0, 0, 0, 0};
-  if (column < r.task.columns) {
-    const int32_t column_tile = static_cast<int32_t>(column / r.tile.columns);
-    const bool has_list = schedule.bias_steps > 0;
-    const int sums = BiasParts(r.tile.columns), quads = r.tile.columns / 4;
-    const float4* const partials =
-        reinterpret_cast<const float4*>(r.task.bias_partials) + static_cast<int>(column % r.tile.columns / 4);
-    const int32_t row_tiles = has_list ? 1 : schedule.row_tiles;
-    const int32_t list = has_list ? schedule.lists : 0;
-    // A part that neither begins nor ends its tile has at least so many steps as the shortest stretch of a block.
-    const int32_t shortest = max(schedule.Length() / schedule.blocks, 1);
-    const int32_t most = (schedule.StepsOf(list) / shortest + 2) * sums;
-    for (int32_t at = lane; at < row_tiles * most; at += kBiasLanes) {
-      const Parts parts = PartsOf(schedule, list, at / most * schedule.column_tiles + column_tile);
-      const int32_t part = parts.first + at % most / sums;
-      if (part < parts.end) Add(&sum, partials[int64_t{part} * (kBiasSums / 4) + at % sums * quads]);
-    }
-  }
+  if (column < r.task.columns) sum = r.task.SumsBoxes() ? AddBoxSums(r, lane, column) : AddRowSums(r, lane, column);
   for (int half = kBiasLanes / 2; half > 0; half /= 2) {
     shared[threadIdx.x] = sum;
     __syncthreads();
@@ -161,7 +170,7 @@ gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dw
   reduction.tile = tile;
   reduction.lanes = LanesOf(task.schedule);
   reduction.blocks_of_tile = static_cast<int32_t>(tile.elements() / 4 * reduction.lanes / kThreads);
-  reduction.weight_blocks = int64_t{task.schedule.product_tiles()} * reduction.blocks_of_tile;
+  reduction.weight_blocks = int64_t{task.schedule.tiles()} * reduction.blocks_of_tile;
   reduction.slots = dweight.slots;
   reduction.channels = dweight.channels;
   reduction.dw = dweight.dw;

@@ -25,7 +25,12 @@ struct DweightTask {
   const int32_t* sources;  // of the slot order's taps
   gpu::DenseTaps dense;
   float* partials;       // a tile for each part
-  float* bias_partials;  // kBiasSums for each part; null: no db
+  float* bias_partials;  // kBiasSums for each part; with kSlots, [blocks, kBiasWarps, columns]; null: no db
+  const void* g;         // [g_rows, columns]
+  int64_t g_rows;        // of all batch entries
+
+  // With kSlots a tile's steps are not of all rows of g; then db is summed from g in memory.
+  KNNCONV_HOST_DEVICE bool SumsBoxes() const { return bias_partials != nullptr && kind != TapsKind::kSlots; }
 };
 
 template <int kWarpgroups_, int kBoxes_, int kColumns_>
