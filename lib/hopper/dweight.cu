@@ -15,7 +15,7 @@ namespace {
 using gpu::Dweight, gpu::DenseTaps, gpu::ColumnTaps, gpu::SlotTaps, gpu::LaunchSite, gpu::Status;
 
 constexpr int kLeastWidth = 48;      // channels or columns; fewer leave too much of a box empty
-constexpr int64_t kLeastBatch = 24;  // of a table, likewise
+constexpr int64_t kLeastBatch = 32;  // of a table, likewise
 
 bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 

@@ -35,19 +35,29 @@ KNNCONV_DEVICE void AddTo(float4* sum, const float4& other) {
   sum->w += other.w;
 }
 
-// Whether a row of g adds to db. A whole warp asks.
-KNNCONV_DEVICE bool IsCounted(const gpu::NeighborTable& table, int32_t row) {
-  if (!table.zero_empty_rows) return true;
+// Whether a tap of the table is none of its holes.
+KNNCONV_DEVICE bool IsTap(const gpu::NeighborTable& table, int64_t tap) {
+  const bool has_slot = table.slots == nullptr ||
+                        static_cast<uint32_t>(__ldg(table.slots + tap)) < static_cast<uint32_t>(table.slot_count);
+  return has_slot && static_cast<uint32_t>(__ldg(table.indices + tap)) < static_cast<uint32_t>(table.sources);
+}
+
+// Whether a row of the table has taps. A whole warp asks.
+KNNCONV_DEVICE bool WarpHasTaps(const gpu::NeighborTable& table, int32_t row) {
   const int64_t first = int64_t{row} * table.neighbours;
-  bool counted = false;
-  for (int tap = threadIdx.x % 32; tap < table.neighbours; tap += 32) {
-    const bool has_slot = table.slots == nullptr || static_cast<uint32_t>(__ldg(table.slots + first + tap)) <
-                                                        static_cast<uint32_t>(table.slot_count);
-    const bool has_source =
-        static_cast<uint32_t>(__ldg(table.indices + first + tap)) < static_cast<uint32_t>(table.sources);
-    counted |= has_slot && has_source;
+  bool has = false;
+  for (int tap = threadIdx.x % 32; tap < table.neighbours; tap += 32) has |= IsTap(table, first + tap);
+  return __any_sync(0xffffffff, has);
+}
+
+// Whether a row of g, counted over all batch entries, has taps.
+KNNCONV_DEVICE bool HasTaps(const gpu::NeighborTable& table, int64_t g_row) {
+  const int64_t first = g_row % table.outputs * table.neighbours;
+#pragma unroll 1
+  for (int tap = 0; tap < table.neighbours; ++tap) {
+    if (IsTap(table, first + tap)) return true;
   }
-  return __any_sync(0xffffffff, counted);
+  return false;
 }
 
 // Sums boxes. Row tiles take turns, row by row, so that none waits for it. A thread has four columns and every
@@ -68,7 +78,8 @@ class DweightBoxBias {
       DweightRows rows(task_.schedule, segment);
       for (int left = segment.steps; left > 0; --left) {
         ring.full[place_.stage].Wait(place_.parity);
-        if (rows.row() % turns == segment.row_tile && IsCounted(task_.table, rows.row())) {
+        const bool counts = rows.row() % turns == segment.row_tile;
+        if (counts && (!task_.table.zero_empty_rows || WarpHasTaps(task_.table, rows.row()))) {
           Add(ring.ColumnBoxes(place_.stage), &total);
         }
         __syncwarp();
@@ -100,27 +111,26 @@ class DweightBoxBias {
   typename DweightRing<Tile>::Place place_;
 };
 
-// Sums the block's share of g's rows; a warp has every kBiasWarps-th of them, a lane four columns at a time.
+// Sums the block's share of g's rows, kBiasSums columns at a time: a thread has four of them and every parts-th row.
 template <typename T>
-KNNCONV_DEVICE void SumRows(const DweightTask& task, int warp) {
-  constexpr int kBatch = 4;  // rows loaded at a time
+KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
+  constexpr int kBatch = 8;  // rows loaded at a time
   const int64_t share = CeilDivide(task.g_rows, gridDim.x), begin = share * blockIdx.x;
   const int64_t end = min(begin + share, task.g_rows);
-  float4* const out = reinterpret_cast<float4*>(task.bias_partials) +
-                      (int64_t{blockIdx.x} * kBiasWarps + warp) * (task.columns / 4);
-  for (int first = 0; first < task.columns; first += 128) {
-    const int column = first + threadIdx.x % 32 * 4;
-    const bool exists = column < task.columns;
-    const T* const g = static_cast<const T*>(task.g) + column;
+  float4* out = reinterpret_cast<float4*>(task.bias_partials) +
+                CeilDivide(task.columns, kBiasSums) * (kBiasSums / 4) * blockIdx.x;
+  for (int first = 0; first < task.columns; first += kBiasSums, out += kBiasSums / 4) {
+    const int columns = min(task.columns - first, kBiasSums), quads = columns / 4, parts = BiasParts(columns);
+    const bool exists = thread / quads < parts;
+    const T* const g = static_cast<const T*>(task.g) + first + thread % quads * 4;
     float4 total = {0, 0, 0, 0};
-#pragma unroll 1
-    for (int64_t row = begin + warp; row < end; row += kBatch * kBiasWarps) {
+    for (int64_t row = begin; row < end; row += kBatch * parts) {
       FourOf<T> four[kBatch];
       bool counts[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int64_t at = row + i * kBiasWarps;
-        counts[i] = at < end && IsCounted(task.table, static_cast<int32_t>(at % task.table.outputs)) && exists;
+        const int64_t at = row + i * parts + thread / quads;
+        counts[i] = exists && at < end && (!task.table.zero_empty_rows || HasTaps(task.table, at));
         if (counts[i]) four[i] = *reinterpret_cast<const FourOf<T>*>(g + at * task.columns);
       }
       float4 sum = {0, 0, 0, 0};
@@ -130,7 +140,7 @@ KNNCONV_DEVICE void SumRows(const DweightTask& task, int warp) {
       }
       AddTo(&total, sum);
     }
-    if (exists) out[column / 4] = total;
+    out[thread] = total;
   }
 }
 

@@ -2,12 +2,12 @@
 //
 //     dw[r, o] = sum over positions:  x[source(position, slot of r), channel of r] * g[row(position), o]
 //
-//              positions (in steps of 32)                     columns, in boxes of 64
+//              positions (in steps of 64)                     columns, in boxes of 64
 //     rows   [ x: box after box of 64 channels ]  @  positions [ g                    ]
 //
 // A step's boxes lie in shared memory as they lie in memory, a position a line of 128 bytes: both operands of the
 // product are read along their lines (Major::kMN), so that nothing is transposed. A table gives the coordinates of x's
-// boxes, 32 batch entries of one node; for a dense convolution boxes are 32 pixels, moved by the slot's offset. A hole
+// boxes, 64 batch entries of one node; for a dense convolution boxes are 64 pixels, moved by the slot's offset. A hole
 // is a box outside the tensor: zeros, and nothing is read.
 //
 // One warp issues copies, a lane a box; two warps sum g's columns for db; each of the other warpgroups multiplies its
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     } else if (warp <= kBiasWarps && task.SumsBoxes()) {
       DweightBoxBias<T, Tile>(task, static_cast<int>(threadIdx.x) - 32).Run(ring);
     } else if (warp <= kBiasWarps && task.bias_partials != nullptr) {
-      SumRows<T>(task, warp - 1);
+      SumRows<T>(task, static_cast<int>(threadIdx.x) - 32);
     }
   } else {
     if constexpr (Tile::kMovesRegisters) GrowRegisters<Tile::kProductRegisters>();

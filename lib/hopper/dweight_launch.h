@@ -9,8 +9,8 @@ namespace knnconv::hopper {
 // Warpgroups, row boxes of each, columns. Three warpgroups share 192 or more rows; tables with slots have tiles inside
 // one slot, so lower ones serve few channels.
 #define KNNCONV_FOR_EACH_DWEIGHT_TILE(apply) \
-  apply(1, 1, 64) apply(1, 1, 128) apply(1, 1, 256) apply(2, 1, 64) apply(2, 1, 128) apply(2, 1, 256) apply(2, 2, 128) \
-  apply(3, 1, 64) apply(3, 1, 128) apply(3, 1, 192) apply(3, 1, 256) apply(3, 2, 128) apply(3, 3, 64)
+  apply(1, 1, 64) apply(1, 1, 128) apply(1, 1, 256) apply(2, 1, 64) apply(2, 1, 128) apply(2, 2, 128) apply(2, 1, 256) \
+  apply(3, 1, 64) apply(3, 1, 128) apply(3, 1, 192)
 
 inline constexpr DweightTileSize kDweightTiles[] = {
 #define KNNCONV_TILE_SIZE(warpgroups, boxes, columns) {warpgroups, boxes, columns},

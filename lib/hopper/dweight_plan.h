@@ -15,10 +15,10 @@
 
 namespace knnconv::hopper {
 
-inline constexpr int kStep = 32;                          // positions of a step
+inline constexpr int kStep = 64;                          // positions of a step
 inline constexpr int kBox = 64;                           // rows or columns of a box
 inline constexpr int kBoxBytes = kStep * kBox * 2;        // in shared memory
-inline constexpr int kBiasSums = 256;                     // partial sums of db that a part of a tile holds
+inline constexpr int kBiasSums = 256;                     // of db, that a part of a tile or a block's rows leave
 inline constexpr int kBiasWarps = 2;                      // of a thread block
 
 // A thread block's tile: `row_boxes` by `columns`; each warpgroup has some of the boxes and all columns.
@@ -29,7 +29,8 @@ struct DweightTileSize {
   KNNCONV_HOST_DEVICE int64_t elements() const { return int64_t{row_boxes()} * kBox * columns; }
 };
 
-// Sums over different positions that a part of a tile holds of each column of db.
+// How many of them are of one column, over different positions: those of column c and the next three are the quads
+// c / 4 + i * columns / 4.
 KNNCONV_HOST_DEVICE constexpr int BiasParts(int columns) { return columns < kBiasSums ? kBiasSums / columns : 1; }
 
 KNNCONV_HOST_DEVICE constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }

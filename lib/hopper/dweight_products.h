@@ -12,8 +12,7 @@ namespace knnconv::hopper {
 // A warpgroup that multiplies.
 template <typename T, typename Tile>
 class DweightProducts {
-  static constexpr int kSums = Tile::kProductColumns / 2;  // of a thread in one product
-  static constexpr int kProducts = Tile::kBoxes * Tile::kParts;
+  static constexpr int kSums = Tile::kColumns / 2;  // of a thread, for each of its boxes
   static constexpr uint64_t kBoxUnits = kBoxBytes / 16;  // of a descriptor's address
 
  public:
@@ -41,11 +40,10 @@ class DweightProducts {
 #pragma unroll
           for (int depth = 0; depth < kStep / 16; ++depth) {
 #pragma unroll
-            for (int product = 0; product < kProducts; ++product) {
-              const int box = product / Tile::kParts, part = product % Tile::kParts;
-              MultiplyAdd<T, Tile::kProductColumns, Major::kMN, Major::kMN>(
-                  sums_[product], rows + box * kBoxUnits + depth * kDepthAdvance<Major::kMN>,
-                  columns + part * (Tile::kColumnBoxes / Tile::kParts) * kBoxUnits + depth * kDepthAdvance<Major::kMN>);
+            for (int box = 0; box < Tile::kBoxes; ++box) {
+              MultiplyAdd<T, Tile::kColumns, Major::kMN, Major::kMN>(
+                  sums_[box], rows + box * kBoxUnits + depth * kDepthAdvance<Major::kMN>,
+                  columns + depth * kDepthAdvance<Major::kMN>);
             }
           }
           CommitProducts();
@@ -78,10 +76,10 @@ class DweightProducts {
 
   KNNCONV_DEVICE void Clear() {
 #pragma unroll
-    for (int product = 0; product < kProducts; ++product) {
+    for (int box = 0; box < Tile::kBoxes; ++box) {
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) sums_[product][i] = 0;
-      PinSums(sums_[product]);
+      for (int i = 0; i < kSums; ++i) sums_[box][i] = 0;
+      PinSums(sums_[box]);
     }
   }
 
@@ -90,9 +88,9 @@ class DweightProducts {
     constexpr int kBatch = 4;
     float4* const to = reinterpret_cast<float4*>(out);
 #pragma unroll
-    for (int product = 0; product < kProducts; ++product) PinSums(sums_[product]);
+    for (int box = 0; box < Tile::kBoxes; ++box) PinSums(sums_[box]);
 #pragma unroll
-    for (int first = 0; first < kProducts * kSums / 4; first += kBatch) {
+    for (int first = 0; first < Tile::kBoxes * kSums / 4; first += kBatch) {
       float4 before[kBatch] = {};
       if (add) {
 #pragma unroll
@@ -111,7 +109,7 @@ class DweightProducts {
   const int warpgroup_, thread_;
   typename DweightRing<Tile>::Place place_;
   int held_ = -1;  // the stage that products may still read
-  float sums_[kProducts][kSums];
+  float sums_[Tile::kBoxes][kSums];
 };
 
 }  // namespace knnconv::hopper

@@ -118,10 +118,13 @@ KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column
 
 // The lane's share of the sums of rows.
 KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int lane, int column) {
-  const float4* const partials = reinterpret_cast<const float4*>(r.task.bias_partials) + column / 4;
+  const int chunks = static_cast<int>(CeilDivide(r.task.columns, kBiasSums)), chunk = column / kBiasSums;
+  const int columns = min(r.task.columns - chunk * kBiasSums, kBiasSums), sums = BiasParts(columns);
+  const float4* const partials = reinterpret_cast<const float4*>(r.task.bias_partials) + column % kBiasSums / 4;
   float4 sum = {0, 0, 0, 0};
-  for (int32_t at = lane; at < r.task.schedule.blocks * kBiasWarps; at += kBiasLanes) {
-    Add(&sum, partials[int64_t{at} * (r.task.columns / 4)]);
+  for (int32_t at = lane; at < r.task.schedule.blocks * sums; at += kBiasLanes) {
+    const int64_t part = int64_t{at / sums} * chunks + chunk;
+    Add(&sum, partials[part * (kBiasSums / 4) + at % sums * (columns / 4)]);
   }
   return sum;
 }

@@ -25,7 +25,7 @@ struct DweightTask {
   const int32_t* sources;  // of the slot order's taps
   gpu::DenseTaps dense;
   float* partials;       // a tile for each part
-  float* bias_partials;  // kBiasSums for each part; with kSlots, [blocks, kBiasWarps, columns]; null: no db
+  float* bias_partials;  // kBiasSums for each part; with kSlots, for each block and kBiasSums columns; null: no db
   const void* g;         // [g_rows, columns]
   int64_t g_rows;        // of all batch entries
 
@@ -46,14 +46,10 @@ struct DweightTile {
   static constexpr int kSharedBytes = kStages * kStageBytes + 1024 + 256;
   static_assert(kStages >= 3 && kRowBoxes + kColumnBoxes <= 32);
 
-  // One product's columns: with three warpgroups the compiler takes no instruction with 128 sums.
-  static constexpr int kProductColumns = kWarpgroups == 3 && kColumns == 256 ? 128 : kColumns;
-  static constexpr int kParts = kColumns / kProductColumns;
-
   // Of the 65,536 registers of a multiprocessor. A single warpgroup has enough as it is.
   static constexpr bool kMovesRegisters = kWarpgroups > 1;
-  static constexpr int kProductRegisters = kWarpgroups < 3 ? 224 : kBoxes * kColumns == 256 ? 160 : 152;
-  static constexpr int kProducerRegisters = kProductRegisters == 160 ? 32 : 56;
+  static constexpr int kProductRegisters = kWarpgroups < 3 ? 224 : 152;
+  static constexpr int kProducerRegisters = 56;
 };
 
 // The stages that steps pass through.
