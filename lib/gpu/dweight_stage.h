@@ -106,8 +106,8 @@ class SourceStage {
   KNNCONV_DEVICE T Read(uint32_t row, bool exists) const {
     if (!exists) return FromFloat<T>(0);
     const char* from = x_ + uint64_t{row} * row_bytes_;
-    if (is_wide_) return FromFloat<T>(__ldg(reinterpret_cast<const float*>(from)));
-    return __ldg(reinterpret_cast<const T*>(from));
+    if (is_wide_) return FromFloat<T>(ReadOnly(reinterpret_cast<const float*>(from)));
+    return ReadOnly(reinterpret_cast<const T*>(from));
   }
 
   const Part part_;
@@ -173,7 +173,7 @@ class CotangentStage {
           } else {
             g_ += uint64_t{Part::kRowStep} * columns_;
           }
-          values[i] = valid ? __ldg(from) : FromFloat<T>(0);
+          values[i] = valid ? ReadOnly(from) : FromFloat<T>(0);
         }
 #pragma unroll
         for (int i = 0; i < Part::kBatch; ++i) tile[(first + i) * Part::kRowStep * kPitch] = values[i];

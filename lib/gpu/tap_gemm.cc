@@ -63,6 +63,13 @@ Staging ChooseStaging(const TapGemm& gemm, bool vector, bool asynchronous) {
   return cells ? Staging::kCells : Staging::kAsync;
 }
 
+int SharedBytes(const TapGemm& gemm, const TapLaunch& launch) {
+  if (gemm.compute_type == Element::kF16) {
+    return gemm.transposed ? SharedBytesOf<Half, true>(launch) : SharedBytesOf<Half, false>(launch);
+  }
+  return gemm.transposed ? SharedBytesOf<BFloat, true>(launch) : SharedBytesOf<BFloat, false>(launch);
+}
+
 }  // namespace
 
 Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice& wanted) {
@@ -80,7 +87,7 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
     bool takes = false;
     KNNCONV_GPU_RETURN_IF_ERROR(hopper::Takes(site.device, gemm, &takes));
     if (takes && (wanted.kernel == KernelFamily::kHopper || hopper::Pays(gemm))) {
-      return hopper::RunTapGemm(site, gemm, hopper::ChooseForm(gemm));
+      return hopper::RunTapGemm(site, gemm, hopper::ChooseForm(gemm, multiprocessors));
     }
   }
 #endif
@@ -99,9 +106,15 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
 
   launch.columns = wanted.columns > 0 ? wanted.columns : TileColumns(gemm.columns);
   launch.rows = wanted.rows > 0 ? wanted.rows : TileRows(gemm, launch.columns, multiprocessors);
-  constexpr int kSharedOfTallTiles = 96 << 10;  // tiles of 128 rows need more than sm_75 has
-  if (shared_limit < kSharedOfTallTiles) launch.rows = std::min(launch.rows, 64);
   if (launch.staging != Staging::kAsync) launch.rows = kRegisterStagedRows;
+  // sm_75 and AMD have 64 KB.
+  while (SharedBytes(gemm, launch) > shared_limit && (launch.rows > 64 || launch.columns > 32)) {
+    if (launch.rows > 64) {
+      launch.rows = 64;
+    } else {
+      launch.columns /= 2;
+    }
+  }
 
   TapGrid grid{};
   grid.depth = Divisor(static_cast<uint32_t>(gemm.depth));

@@ -1,7 +1,7 @@
 // The producer: one warp that walks over the taps of the block's tiles and lets the copy engine fetch their boxes.
 //
-// A table supplies coordinates of boxes {64 channels, 1 node, 128 batch entries}; a window supplies offsets of 128 pixels
-// that follow each other. Holes are coordinates outside the source: the copy engine writes zeros.
+// A table supplies coordinates of boxes {64 channels, 1 node, 128 batch entries}; a window supplies offsets of 128
+// pixels that follow each other. Holes are coordinates outside the source: the copy engine writes zeros.
 #pragma once
 
 #include <cstdint>
@@ -96,8 +96,8 @@ class BoxFeeder {
     }
   }
 
-  // The taps of a tile: entries [begin[box], begin[box] + count) of the table. Tables with lists of taps have tiles of one
-  // node.
+  // The taps of a tile: entries [begin[box], begin[box] + count) of the table. Tables with lists of taps have tiles of
+  // one node.
   struct TapSpan {
     TapTile tile;
     TableBox box[Shape::kBoxes];
@@ -155,7 +155,8 @@ class BoxFeeder {
     LaneTap ahead = TapOf(span, 0);
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
       const TapSpan later = SpanOf(turn + 2);
-      LaneTap held;  // the last live tap found, which waits to know whether it is the tile's last; first a hole, for zeros
+      // The last live tap found waits to know whether it is the tile's last. At first it is a hole, for zeros.
+      LaneTap held;
       held.slot = gpu::kHole;
 #pragma unroll
       for (int32_t& node : held.node) node = gpu::kHole;
@@ -178,16 +179,16 @@ class BoxFeeder {
             }
           }
         }
-        for (uint32_t left = __ballot_sync(gpu::kAllLanes, live); left != 0; left &= left - 1) {
+        for (uint32_t left = __ballot_sync(kAllLanes, live); left != 0; left &= left - 1) {
           if (holds && lane_ == 0) LoadTableTap(span, held, {false, false, 0, 0});
           const int from = __ffs(static_cast<int>(left)) - 1;
 #pragma unroll
-          for (int i = 0; i < Shape::kBoxes; ++i) held.node[i] = __shfl_sync(gpu::kAllLanes, tap.node[i], from);
-          held.slot = __shfl_sync(gpu::kAllLanes, tap.slot, from);
+          for (int i = 0; i < Shape::kBoxes; ++i) held.node[i] = __shfl_sync(kAllLanes, tap.node[i], from);
+          held.slot = __shfl_sync(kAllLanes, tap.slot, from);
           holds = true;
         }
       } while (first < span.count);
-      if (plan_.gemm.zero_empty_rows) alive = __reduce_or_sync(gpu::kAllLanes, alive);
+      if (plan_.gemm.zero_empty_rows) alive = __reduce_or_sync(kAllLanes, alive);
       const uint32_t dead = plan_.gemm.zero_empty_rows ? ~alive & ((1u << Shape::kBoxes) - 1) : 0;
       if (lane_ == 0) LoadTableTap(span, held, {true, span.hub, dead, 0});
       span = after;

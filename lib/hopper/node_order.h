@@ -1,6 +1,7 @@
 // Nodes by the length of their lists, longest first, so that no team is left with a long one at the end.
 //
-// Each block sorts for itself: a counting sort by length in shared memory, stable, so that all blocks find the same order.
+// Each block sorts for itself: a counting sort by length in shared memory, stable, so that all blocks find the same
+// order.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +15,16 @@ namespace knnconv::hopper {
 inline constexpr int kLengthBuckets = 64;
 
 // Room that SortNodes needs besides `order`.
-template <int kThreads>
+template <int kThreads, int kMaxNodes>
 struct SortScratch {
-  uint16_t bucket[kSortedNodes];
+  uint16_t bucket[kMaxNodes];
   uint32_t place[kThreads / 32][kLengthBuckets];  // counts of each warp's nodes, then where the next one goes
   uint32_t total[kLengthBuckets];
 };
 
-// Fills order[place] with the nodes of a kSources `gemm`, at most kSortedNodes. By all threads of the block.
-template <int kThreads>
-KNNCONV_DEVICE void SortNodes(const gpu::TapGemm& gemm, uint16_t* order, SortScratch<kThreads>& scratch) {
+// Fills order[place] with the nodes of a kSources `gemm`, at most kMaxNodes. By all threads of the block.
+template <int kThreads, int kMaxNodes>
+KNNCONV_DEVICE void SortNodes(const gpu::TapGemm& gemm, uint16_t* order, SortScratch<kThreads, kMaxNodes>& scratch) {
   constexpr int kWarps = kThreads / 32;
   const int nodes = static_cast<int>(gemm.nodes), thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int share = (nodes + kThreads - 1) / kThreads * 32, begin = warp * share, end = min(begin + share, nodes);
@@ -33,7 +34,9 @@ KNNCONV_DEVICE void SortNodes(const gpu::TapGemm& gemm, uint16_t* order, SortScr
   int shift = 0;
   while ((4 * mean >> shift) >= kLengthBuckets) ++shift;
 
-  for (int i = thread; i < kWarps * kLengthBuckets; i += kThreads) scratch.place[i / kLengthBuckets][i % kLengthBuckets] = 0;
+  for (int i = thread; i < kWarps * kLengthBuckets; i += kThreads) {
+    scratch.place[i / kLengthBuckets][i % kLengthBuckets] = 0;
+  }
 #pragma unroll 4
   for (int n = thread; n < nodes; n += kThreads) {
     const int64_t count = gpu::SourceOffset(offsets, n + 1) - gpu::SourceOffset(offsets, n);
@@ -46,7 +49,7 @@ KNNCONV_DEVICE void SortNodes(const gpu::TapGemm& gemm, uint16_t* order, SortScr
   auto for_each_group = [&](const auto& visit) {
     for (int first = begin; first < end; first += 32) {
       const int n = first + lane, bucket = n < end ? scratch.bucket[n] : kLengthBuckets;
-      const uint32_t same = __match_any_sync(gpu::kAllLanes, bucket);
+      const uint32_t same = __match_any_sync(kAllLanes, bucket);
       const int rank = __popc(same & ((1u << lane) - 1));
       if (n < end) visit(n, bucket, rank);
       __syncwarp();

@@ -8,8 +8,8 @@
 
 namespace knnconv::hopper {
 
-// The classes of `window`, or none where the copy engine's limits are passed: more classes than a plan holds, strides above
-// 8, corners outside [-128, 127], offsets above 255.
+// The classes of `window`, or none where the copy engine's limits are passed: more classes than a plan holds, strides
+// above 8, corners outside [-128, 127], offsets above 255.
 std::vector<PixelClass> PixelClassesOf(const gpu::WindowTaps& window);
 
 // The source of a kWindow `gemm`, for the pixels of a class; a copy takes `pixels` of them.

@@ -10,12 +10,14 @@
 
 namespace knnconv::hopper {
 
+inline constexpr uint32_t kAllLanes = 0xffffffffu;  // of a warp
+
 KNNCONV_DEVICE uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// A barrier in shared memory, in phase 0 after Init. A phase ends when `arrivals` threads have arrived and all bytes that
-// were announced have been written.
+// A barrier in shared memory, in phase 0 after Init. A phase ends when `arrivals` threads have arrived and all bytes
+// that were announced have been written.
 struct alignas(8) Barrier {
   uint64_t state;
 
@@ -38,7 +40,8 @@ struct alignas(8) Barrier {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(this)) : "memory");
   }
 
-  // Waits for the end of a phase of this parity. The first phase has parity 0; until it ends, a wait for 1 passes at once.
+  // Waits for the end of a phase of this parity. The first phase has parity 0; until it ends, a wait for 1 passes at
+  // once.
   KNNCONV_DEVICE void Wait(uint32_t parity) {
 #ifdef KNNCONV_HOPPER_POLLS  // of test builds: a barrier that nobody completes stops the kernel instead of the device
     for (int polls = 0; polls < KNNCONV_HOPPER_POLLS; ++polls) {
@@ -120,6 +123,26 @@ KNNCONV_DEVICE void LoadPixels(void* to, const CUtensorMap* map, Barrier* barrie
       "l"(map), "r"(SharedAddress(barrier)), "r"(channel), "r"(w), "r"(h), "r"(n),
       "h"(static_cast<uint16_t>(offset_w)), "h"(static_cast<uint16_t>(offset_h))
       : "memory");
+}
+
+// Stores the box at `from` to the coordinates; what lies outside the tensor is left out. The caller's latest stores
+// make a batch when it commits them. The caller's own writes to the box need FenceAsyncProxy first.
+KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+               "r"(SharedAddress(from)), "r"(c0), "r"(c1)
+               : "memory");
+}
+KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, int c1, int c2) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+               "r"(SharedAddress(from)), "r"(c0), "r"(c1), "r"(c2)
+               : "memory");
+}
+KNNCONV_DEVICE void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until all but the caller's last kPending batches of stores have read their boxes.
+template <int kPending>
+KNNCONV_DEVICE void WaitForStoresToRead() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 // Copies 16 bytes to shared memory at address `to`, or writes zeros there where `exists` is false and reads nothing.

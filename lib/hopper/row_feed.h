@@ -1,8 +1,8 @@
 // The producers of tiles whose rows are different nodes: a warpgroup that gathers source rows one by one.
 //
-// Each thread walks over the list of taps of one row of the tile. The least slot that a row has next makes a layer: rows
-// with that slot give their tap, the others zeros, and the tile is multiplied with the slot's weight once. A node with
-// several taps of a slot takes as many layers; where slots are columns, layers are columns. Slots ascend.
+// Each thread walks over the list of taps of one row of the tile. The least slot that a row has next makes a layer:
+// rows with that slot give their tap, the others zeros, and the tile is multiplied with the slot's weight once. A node
+// with several taps of a slot takes as many layers; where slots are columns, layers are columns. Slots ascend.
 #pragma once
 
 #include <climits>
@@ -17,8 +17,8 @@ namespace knnconv::hopper {
 
 // Of the producers, in shared memory.
 struct RowTable {
-  // The source row of each row of the tile, batch entries included, or -1: of the layer that is being built, the one that
-  // waits to be loaded, and the one that threads may still be loading.
+  // The source row of each row of the tile, batch entries included, or -1: of the layer that is being built, the one
+  // that waits to be loaded, and the one that threads may still be loading.
   int64_t source[3][kBoxRows];
   int32_t least_slot[2][4];  // of each warp's rows; calls take turns
 };
@@ -98,7 +98,7 @@ class RowFeeder {
 
   // The least of the threads' slots.
   KNNCONV_DEVICE int32_t LeastSlot(int32_t slot) {
-    slot = __reduce_min_sync(gpu::kAllLanes, slot);
+    slot = __reduce_min_sync(kAllLanes, slot);
     turn_ ^= 1;
     int32_t(&least)[4] = table_.least_slot[turn_];
     if (thread_ % 32 == 0) least[thread_ / 32] = slot;
@@ -147,8 +147,8 @@ class RowFeeder {
       const bool ends = last && step == steps_ - 1;
       pipe_.Empty(stage).Wait(place_.parity ^ 1);
       if (ends) {
-        const uint32_t unwritten = __ballot_sync(gpu::kAllLanes, row.hub);
-        const uint32_t dead = __ballot_sync(gpu::kAllLanes, plan_.gemm.zero_empty_rows && !alive);
+        const uint32_t unwritten = __ballot_sync(kAllLanes, row.hub);
+        const uint32_t dead = __ballot_sync(kAllLanes, plan_.gemm.zero_empty_rows && !alive);
         if (thread_ % 32 == 0) pipe_.Marks(stage, thread_ / 32) = {unwritten, dead};
       }
       if (thread_ == 0) {

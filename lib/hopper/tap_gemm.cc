@@ -51,34 +51,95 @@ BoxMap TableMap(const gpu::TapGemm& gemm) {
           {2 * depth, 2 * depth * rows}, {kStepDepth, 1, kBoxRows}};
 }
 
+std::vector<PixelClass> ClassesOf(const gpu::TapGemm& gemm) {
+  return gemm.kind == gpu::Taps::kWindow ? PixelClassesOf(gemm.window) : std::vector<PixelClass>();
+}
+
+// Boxes of a node; whole tiles of them where nodes differ in their slots, since a tile has one slot at a time.
+int32_t Parts(const gpu::TapGemm& gemm, const TileForm& form) {
+  const int64_t boxes = form.rows / kBoxRows, parts = CeilDiv(gemm.batch, kBoxRows);
+  return static_cast<int32_t>(gemm.kind == gpu::Taps::kColumns ? parts : CeilDiv(parts, boxes) * boxes);
+}
+
+// Boxes need rows that follow each other in the result, or in the batch of a node.
+Stores StoresOf(const gpu::TapGemm& gemm, Source source) {
+  const bool flat = gemm.batch * gemm.nodes <= INT32_MAX;
+  if (gemm.kind == gpu::Taps::kWindow) {
+    const bool one_class = !gemm.window.transposed || (gemm.window.stride[0] == 1 && gemm.window.stride[1] == 1);
+    return one_class && flat ? Stores::kFlat : Stores::kRows;
+  }
+  if (source == Source::kBoxes) return Stores::kTable;
+  // Hubs' rows are not written.
+  return gemm.batch == 1 && flat && gemm.kind != gpu::Taps::kSources ? Stores::kFlat : Stores::kRows;
+}
+
+BoxMap OutMap(const gpu::TapGemm& gemm, Stores stores) {
+  const auto columns = static_cast<uint64_t>(gemm.columns), batch = static_cast<uint64_t>(gemm.batch);
+  const auto nodes = static_cast<uint64_t>(gemm.nodes), bytes = static_cast<uint64_t>(gpu::ElementBytes(gemm.out_type));
+  const auto line = static_cast<uint32_t>(128 / bytes);
+  if (stores == Stores::kFlat) {
+    return {gemm.out_type, gemm.out, 2, {columns, batch * nodes}, {bytes * columns}, {line, kStoredRows}};
+  }
+  return {gemm.out_type, gemm.out, 3, {columns, nodes, batch}, {bytes * columns, bytes * columns * nodes},
+          {line, 1, kStoredRows}};
+}
+
+// The tiles of a `gemm` in one form; `classes` are its pixels'.
+int64_t RowTiles(const gpu::TapGemm& gemm, const TileForm& form, const std::vector<PixelClass>& classes) {
+  if (form.source == Source::kRows) return CeilDiv(gemm.batch * gemm.nodes, form.rows);
+  if (gemm.kind == gpu::Taps::kWindow) {
+    int64_t most = 0;
+    for (const PixelClass& pixels : classes) {
+      most = std::max(most, CeilDiv(gemm.batch * pixels.size[0] * pixels.size[1], form.rows));
+    }
+    return most;
+  }
+  return CeilDiv(gemm.nodes * Parts(gemm, form), form.rows / kBoxRows);
+}
+
 gpu::Status MakePlan(const gpu::TapGemm& gemm, const TileForm& form, TapPlan* plan) {
+  const std::vector<PixelClass> classes = ClassesOf(gemm);
   plan->gemm = gemm;
+  plan->stores = StoresOf(gemm, form.source);
+  plan->parts = Parts(gemm, form);
   plan->column_tiles = static_cast<int32_t>(CeilDiv(gemm.columns, form.columns));
+  plan->row_tiles = RowTiles(gemm, form, classes);
+  plan->tiles = std::max<int64_t>(classes.size(), 1) * plan->row_tiles * plan->column_tiles;
   KNNCONV_GPU_RETURN_IF_ERROR(Encode(WeightMap(gemm, form.columns), &plan->weight));
-  if (form.source == Source::kRows) {
-    plan->row_tiles = CeilDiv(gemm.batch * gemm.nodes, form.rows);
-    plan->tiles = plan->row_tiles * plan->column_tiles;
-    return {};
-  }
-  if (gemm.kind != gpu::Taps::kWindow) {
-    const int64_t boxes = form.rows / kBoxRows, parts = CeilDiv(gemm.batch, kBoxRows);
-    // A tile holds one node where nodes differ in their slots.
-    const int64_t whole = gemm.kind == gpu::Taps::kColumns ? parts : CeilDiv(parts, boxes) * boxes;
-    plan->parts = static_cast<int32_t>(whole);
-    plan->row_tiles = CeilDiv(gemm.nodes * whole, boxes);
-    plan->tiles = plan->row_tiles * plan->column_tiles;
-    plan->sorts = gemm.kind == gpu::Taps::kSources && gemm.nodes <= kSortedNodes;
-    return Encode(TableMap(gemm), &plan->source[0]);
-  }
-  const std::vector<PixelClass> classes = PixelClassesOf(gemm.window);
+  if (plan->stores != Stores::kRows) KNNCONV_GPU_RETURN_IF_ERROR(Encode(OutMap(gemm, plan->stores), &plan->out));
   for (size_t i = 0; i < classes.size(); ++i) {
     plan->classes[i] = classes[i];
-    const int64_t pixels = gemm.batch * classes[i].size[0] * classes[i].size[1];
-    plan->row_tiles = std::max(plan->row_tiles, CeilDiv(pixels, form.rows));
     KNNCONV_GPU_RETURN_IF_ERROR(Encode(PixelMapOf(gemm, classes[i], form.rows), &plan->source[i]));
   }
-  plan->tiles = static_cast<int64_t>(classes.size()) * plan->row_tiles * plan->column_tiles;
-  return {};
+  if (form.source == Source::kRows || gemm.kind == gpu::Taps::kWindow) return {};
+  return Encode(TableMap(gemm), &plan->source[0]);
+}
+
+// What a form's tiles cost, in microseconds of an H200: a step of the main loop, and what a tile takes besides. Where
+// two share a multiprocessor, of both. Fitted to the times of tests/gpu/hopper/check.cu; only their ratios matter.
+struct FormCost {
+  TileForm form;
+  double step, tile;
+};
+constexpr FormCost kBoxForms[] = {
+    {{Source::kBoxes, 128, 64}, 0.48, 2.7},   {{Source::kBoxes, 256, 64}, 0.45, 3.0},
+    {{Source::kBoxes, 128, 128}, 0.77, 3.7},  {{Source::kBoxes, 256, 128}, 0.71, 3.8},
+    {{Source::kBoxes, 128, 192}, 0.59, 2.3},  {{Source::kBoxes, 128, 256}, 0.69, 4.0},
+};
+
+double Microseconds(const gpu::TapGemm& gemm, const FormCost& cost, const std::vector<PixelClass>& classes,
+                    int64_t multiprocessors) {
+  const int64_t tiles = std::max<int64_t>(classes.size(), 1) * RowTiles(gemm, cost.form, classes) *
+                        CeilDiv(gemm.columns, cost.form.columns);
+  const bool pairs = cost.form.rows == 128 && cost.form.columns <= 128;  // two on a multiprocessor
+  const int64_t at_once = pairs ? 2 * multiprocessors : multiprocessors, left = tiles % at_once;
+  constexpr double kAlone = 0.7;  // of a pair's time
+  const double rounds = double(tiles / at_once) + (left == 0 ? 0.0 : pairs && left <= multiprocessors ? kAlone : 1.0);
+  // Lists hold as many taps as there are slots, or so.
+  const bool fixed = gemm.kind == gpu::Taps::kRows || gemm.kind == gpu::Taps::kColumns;
+  const double taps = fixed ? gemm.table.columns : gemm.slots;
+  const double taps_of_class = taps / std::max<double>(1.0, double(classes.size()));
+  return rounds * (taps_of_class * double(CeilDiv(gemm.depth, kStepDepth)) * cost.step + cost.tile);
 }
 
 }  // namespace
@@ -107,18 +168,25 @@ bool CanStay(const gpu::TapGemm& gemm) {
   return gemm.depth <= kStepDepth && gemm.columns <= 64 && gemm.slots <= kResidentSlots;
 }
 
-TileForm ChooseForm(const gpu::TapGemm& gemm) {
-  constexpr int kLeastBatchOfBoxes = 64;
-  TileForm form{Source::kBoxes, kBoxRows, 64};
-  if (gemm.columns > 64) form.columns = 128;
-  if (gemm.columns > 128) form.columns = gemm.columns <= 192 ? 192 : 256;
-  if (gemm.kind != gpu::Taps::kWindow && gemm.batch < kLeastBatchOfBoxes) {
-    form.source = Source::kRows;
-    if (form.columns == 192) form.columns = 256;
-    return form;
+TileForm ChooseForm(const gpu::TapGemm& gemm, int multiprocessors) {
+  // Boxes of a small batch are mostly empty. But rows of lists take as many products as the node has taps of a slot
+  // that has the most.
+  const bool lists = gemm.kind == gpu::Taps::kRows || gemm.kind == gpu::Taps::kSources;
+  const int64_t least_batch_of_boxes = lists ? 10 : 64;
+  if (gemm.kind != gpu::Taps::kWindow && gemm.batch < least_batch_of_boxes) {
+    return {Source::kRows, kBoxRows, gemm.columns <= 64 ? 64 : gemm.columns <= 128 ? 128 : 256};
   }
-  if (form.columns == 128 && gemm.batch * gemm.nodes >= 256) form.rows = 256;
-  return form;
+  if (CanStay(gemm)) return {Source::kBoxes, kBoxRows, 64, true};
+  const std::vector<PixelClass> classes = ClassesOf(gemm);
+  const FormCost* best = nullptr;
+  double least = 0.0;
+  for (const FormCost& cost : kBoxForms) {
+    const double time = Microseconds(gemm, cost, classes, multiprocessors);
+    if (best != nullptr && time >= least) continue;
+    best = &cost;
+    least = time;
+  }
+  return best->form;
 }
 
 gpu::Status RunTapGemm(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const TileForm& form) {

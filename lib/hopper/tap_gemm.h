@@ -12,8 +12,8 @@ enum class Source {
 };
 
 // A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns. kRows: 128
-// rows and 64, 128 or 256 columns; for tables alone. resident: all weights stay in shared memory; kBoxes, 128 rows and 64
-// columns, where CanStay.
+// rows and 64, 128 or 256 columns; for tables alone. resident: all weights stay in shared memory; kBoxes, 128 rows and
+// 64 columns, where CanStay.
 struct TileForm {
   Source source;
   int rows, columns;
@@ -29,8 +29,8 @@ gpu::Status Takes(int device, const gpu::TapGemm& gemm, bool* takes);
 // Whether they are expected to be the faster ones, by shape. Only where Takes.
 bool Pays(const gpu::TapGemm& gemm);
 
-// The form of the tiles that `gemm` is cut into, by shape.
-TileForm ChooseForm(const gpu::TapGemm& gemm);
+// The form of the tiles that `gemm` is cut into, by its shape and the card's size.
+TileForm ChooseForm(const gpu::TapGemm& gemm, int multiprocessors);
 
 // Runs a `gemm` that Takes.
 gpu::Status RunTapGemm(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const TileForm& form);

@@ -10,9 +10,14 @@ namespace knnconv::hopper {
 namespace internal {
 
 template <typename Shape>
-gpu::Status LaunchShape(const gpu::LaunchSite& site, const TapPlan& plan, int multiprocessors) {
+gpu::Status LaunchShape(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
+  // One tile for each multiprocessor, or each has as many blocks as it can.
   const int64_t at_once = int64_t{multiprocessors} * Shape::kBlocksOfMultiprocessor;
-  const int64_t blocks = std::min((plan.tiles + Shape::kTeams - 1) / Shape::kTeams, at_once);
+  const int64_t blocks = plan.tiles <= multiprocessors ? plan.tiles : at_once;
+  plan.row_of_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, multiprocessors));
+  // Sorting costs 2 microseconds of each block.
+  const bool is_short = plan.gemm.depth <= kStepDepth && plan.tiles <= 4 * multiprocessors;
+  plan.sorts = plan.gemm.kind == gpu::Taps::kSources && plan.gemm.nodes <= Shape::kSortedNodes && !is_short;
   return gpu::Launch<TapKernel<Shape>, Shape::kSharedBytes>(site, blocks, Shape::kThreads, plan);
 }
 
@@ -32,8 +37,9 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
     }
   }
   if (form.rows == 2 * kBoxRows) {
-    return form.columns == 64 ? LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 64>>(site, plan, multiprocessors)
-                              : LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 128>>(site, plan, multiprocessors);
+    return form.columns == 64
+               ? LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 64>>(site, plan, multiprocessors)
+               : LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 128>>(site, plan, multiprocessors);
   }
   switch (form.columns) {
     case 64:

@@ -5,8 +5,9 @@
 //         sums += A @ B                                                                         (wgmma, fp32)
 //     out = round(sums + bias)
 //
-// A block stays on its multiprocessor and takes every so manyth tile, so that the next tile's steps are on their way while
-// one is written. Large tiles are bound by the products (and the chip's power), tiles of 64 columns by the fill from L2.
+// A block stays on its multiprocessor and takes every so manyth tile, so that the next tile's steps are on their way
+// while one is written. Large tiles are bound by the products (and the chip's power), tiles of 64 columns by the fill
+// from L2.
 #pragma once
 
 #include "gpu/launch.h"
@@ -23,13 +24,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   extern __shared__ char shared[];
   constexpr int kConsumers = Shape::kTeams * Shape::kConsumerThreads;
   const int thread = threadIdx.x;
-  const int team = thread < kConsumers ? thread / Shape::kConsumerThreads : (thread - kConsumers) / Shape::kProducerThreads;
+  const int team = thread < kConsumers ? thread / Shape::kConsumerThreads
+                                       : (thread - kConsumers) / Shape::kProducerThreads;
   const Pipe<Shape> pipe(shared, team);
   if constexpr (Shape::kSource == Source::kBoxes) {
     if (plan.sorts) {
-      using Scratch = SortScratch<Shape::kThreads>;
+      using Scratch = SortScratch<Shape::kThreads, Shape::kSortedNodes>;
       static_assert(sizeof(Scratch) <= Shape::kStages * Shape::kStageBytes);
-      SortNodes<Shape::kThreads>(plan.gemm, pipe.Order(), *reinterpret_cast<Scratch*>(Pipe<Shape>(shared, 0).A(0)));
+      SortNodes(plan.gemm, pipe.Order(), *reinterpret_cast<Scratch*>(Pipe<Shape>(shared, 0).A(0)));
       FenceAsyncProxy();  // copies follow to where the scratch was
     }
   }
@@ -39,11 +41,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   __syncthreads();
   const TileWalk<Shape> walk(plan, pipe.Order(), team);
   if (thread < kConsumers) {
+    GrowRegisters<Shape::kConsumerRegisters>();
     Consumer<Shape>(plan, pipe, walk).Run();
-  } else if constexpr (Shape::kSource == Source::kRows) {
-    RowFeeder<Shape>(plan, pipe, walk).Run();
   } else {
-    BoxFeeder<Shape>(plan, pipe, walk).Run();
+    ShrinkRegisters<Shape::kProducerRegisters>();
+    if constexpr (Shape::kSource == Source::kRows) {
+      RowFeeder<Shape>(plan, pipe, walk).Run();
+    } else if (team < Shape::kTeams) {
+      BoxFeeder<Shape>(plan, pipe, walk).Run();
+    }
   }
 }
 

@@ -1,7 +1,9 @@
-// The pipeline between a team's threads that load tiles and those that multiply them: a ring of stages in shared memory.
+// The pipeline between a team's threads that load tiles and those that multiply them: a ring of stages in shared
+// memory.
 //
-// A stage holds one step of the main loop, A [rows, 64] and B [64, columns], and a note. Notes are all that tells consumers
-// where a tile ends: they need not know where tiles come from. What a step lacks in depth is zeros in A and B.
+// A stage holds one step of the main loop, A [rows, 64] and B [64, columns], and a note. Notes are all that tells
+// consumers where a tile ends: they need not know where tiles come from. What a step lacks in depth is zeros in A and
+// B.
 #pragma once
 
 #include <cstdint>
@@ -80,9 +82,10 @@ class Pipe {
   KNNCONV_DEVICE RowMarks& Marks(int stage, int rows) const {
     return reinterpret_cast<RowMarks*>(&Note(Shape::kStages))[stage * (Shape::kRows / 32) + rows];
   }
-  // 16 lines of kResultPitch bytes of a consuming warp.
-  KNNCONV_DEVICE char* Results(int warp) const {
-    return base_ + Shape::kStages * Shape::kStageBytes + warp * 16 * Shape::kResultPitch;
+  // kStoredRows lines of a consuming warp, swizzled as the copy engine's boxes are.
+  KNNCONV_DEVICE char* Results(int warp, int number) const {
+    constexpr int kBytes = kStoredRows * 128;
+    return base_ + Shape::kStages * Shape::kStageBytes + (warp * Shape::kResults + number) * kBytes;
   }
   // The block's, for the order of its nodes; before the pipeline runs, stages are free for what sorts them.
   KNNCONV_DEVICE uint16_t* Order() const {

@@ -15,7 +15,8 @@ template <typename Shape>
 class Consumer {
  public:
   KNNCONV_DEVICE Consumer(const TapPlan& plan, const Pipe<Shape>& pipe, const TileWalk<Shape>& walk)
-      : plan_(plan), pipe_(pipe), walk_(walk), warp_(threadIdx.x % Shape::kConsumerThreads / 32), lane_(threadIdx.x % 32),
+      : plan_(plan), pipe_(pipe), walk_(walk),
+        warp_(threadIdx.x % Shape::kConsumerThreads / 32), lane_(threadIdx.x % 32),
         first_row_(warp_ / 4 * Shape::kBlocks * 64),
         own_row_(first_row_ + lane_ / 16 % Shape::kBlocks * 64 + warp_ % 4 * 16 + lane_ % 16) {}
 
@@ -25,13 +26,16 @@ class Consumer {
       const TapTile tile = walk_.Tile(turn);
       if (walk_.IsEmpty(tile)) continue;
       const RowEnd end = Multiply();
-      const int64_t out_row = end.unwritten ? kNoRow : walk_.OutRow(tile, own_row_);
+      if (Shape::kSource == Source::kBoxes && end.unwritten) continue;
+      const bool looks_up = plan_.stores == Stores::kRows && !end.unwritten;
+      const int64_t out_row = looks_up ? walk_.OutRow(tile, own_row_) : kNoRow;
       if (plan_.gemm.out_type == gpu::Element::kF32) {
         Write<float>(tile, out_row, end.dead);
       } else {
         Write<typename Shape::T>(tile, out_row, end.dead);
       }
     }
+    if (lane_ == 0) WaitForStoresToRead<0>();
   }
 
  private:
@@ -42,8 +46,9 @@ class Consumer {
     bool unwritten, dead;
   };
 
-  // Adds up a tile's steps and returns what the last one says. A stage is given back once the next one's products are under
-  // way. (Steps have one length: with branches around some of the products, the compiler makes each wait for the last.)
+  // Adds up a tile's steps and returns what the last one says. A stage is given back once the next one's products are
+  // under way. (Steps have one length: with branches around some of the products, the compiler makes each wait for the
+  // last.)
   KNNCONV_DEVICE RowEnd Multiply() {
     ClearSums();
     int previous = -1;
@@ -94,7 +99,8 @@ class Consumer {
     for (int block = 0; block < Shape::kBlocks; ++block) {
       constexpr uint64_t kBlockAdvance = 64 * kStepDepth * 2 / 16;
       MultiplyAdd<typename Shape::T, Shape::kColumns, Major::kK, kMajorB>(
-          sums_[block], a + block * kBlockAdvance + slice * kDepthAdvance<Major::kK>, b + slice * kDepthAdvance<kMajorB>);
+          sums_[block], a + block * kBlockAdvance + slice * kDepthAdvance<Major::kK>,
+          b + slice * kDepthAdvance<kMajorB>);
     }
   }
 
@@ -102,44 +108,80 @@ class Consumer {
     if (lane_ == 0) pipe_.Empty(stage).Arrive();
   }
 
-  // out = round(sums + bias). Each warp turns 16 rows at a time in shared memory, so that it stores lines of 128 bytes.
+  // out = round(sums + bias). Each warp gathers 16 rows and 128 bytes of them at a time in shared memory, to store
+  // lines.
   template <typename Out>
-  KNNCONV_DEVICE void Write(const TapTile& tile, int64_t own_out_row, bool own_is_dead) const {
+  KNNCONV_DEVICE void Write(const TapTile& tile, int64_t own_out_row, bool own_is_dead) {
     constexpr int kLine = 128 / sizeof(Out);  // columns
-    char* results = pipe_.Results(warp_);
-    const uint32_t dead = __ballot_sync(gpu::kAllLanes, own_is_dead);
-    char* out = static_cast<char*>(plan_.gemm.out);
-    const int64_t pitch = int64_t{plan_.gemm.columns} * sizeof(Out);
+    const uint32_t dead = __ballot_sync(kAllLanes, own_is_dead);
 #pragma unroll
-    for (int block = 0; block < Shape::kBlocks; ++block) {
+    for (int first = 0; first < Shape::kColumns; first += kLine) {
+      const int first_column = tile.first_column + first;
+      if (first_column >= plan_.gemm.columns) break;
 #pragma unroll
-      for (int first = 0; first < Shape::kColumns; first += kLine) {
-        if (tile.first_column + first >= plan_.gemm.columns) break;
-        __syncwarp();
+      for (int block = 0; block < Shape::kBlocks; ++block) {
+        char* results = NextResults();
 #pragma unroll
         for (int j = 0; j < kLine / 8; ++j) {
-          const int column = 8 * j + lane_ % 4 * 2;
-          const float2 bias = BiasAt(tile.first_column + first + column);
+          const float2 bias = BiasAt(first_column + 8 * j + lane_ % 4 * 2);
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const int row = 8 * h + lane_ / 4;
             const bool is_dead = (dead >> (block * 16 + row) & 1) != 0;
             const float* sum = sums_[block] + (first / 8 + j) * 4 + h * 2;
             const float low = is_dead ? 0.0f : sum[0] + bias.x, high = is_dead ? 0.0f : sum[1] + bias.y;
-            StorePair<Out>(results + row * Shape::kResultPitch + column * sizeof(Out), low, high);
+            const int at = (8 * j + lane_ % 4 * 2) * static_cast<int>(sizeof(Out));
+            StorePair<Out>(Chunk(results, row, at / 16) + at % 16, low, high);
           }
         }
-        __syncwarp();
-        const int chunk = lane_ % 8, column = tile.first_column + first + chunk * (16 / static_cast<int>(sizeof(Out)));
+        if (plan_.stores == Stores::kRows) {
+          StoreRows<Out>(results, first_column, own_out_row, block);
+        } else {
+          StoreBoxes(results, tile, first_column, block);
+        }
+      }
+    }
+  }
+
+  // Lines that no store reads any more.
+  KNNCONV_DEVICE char* NextResults() {
+    results_ = (results_ + 1) % Shape::kResults;
+    if (lane_ == 0) WaitForStoresToRead<Shape::kResults - 1>();
+    __syncwarp();
+    return pipe_.Results(warp_, results_);
+  }
+
+  // 16 bytes of a swizzled line.
+  KNNCONV_DEVICE static char* Chunk(char* lines, int row, int chunk) {
+    return lines + row * 128 + ((chunk ^ row % 8) << 4);
+  }
+
+  KNNCONV_DEVICE void StoreBoxes(const char* results, const TapTile& tile, int first_column, int block) const {
+    FenceAsyncProxy();
+    __syncwarp();
+    if (lane_ != 0) return;
+    const int row = first_row_ + block * 64 + warp_ % 4 * kStoredRows;
+    if (plan_.stores == Stores::kFlat) {
+      StoreBox(&plan_.out, results, first_column, walk_.FlatRow(tile, row));
+    } else {
+      const TableBox box = walk_.TableRows(tile, row);
+      StoreBox(&plan_.out, results, first_column, static_cast<int>(box.node), box.first);
+    }
+    CommitStores();
+  }
+
+  template <typename Out>
+  KNNCONV_DEVICE void StoreRows(char* results, int first_column, int64_t own_out_row, int block) const {
+    constexpr int kChunk = 16 / sizeof(Out);
+    __syncwarp();
+    const int chunk = lane_ % 8, column = first_column + chunk * kChunk;
 #pragma unroll
-        for (int i = 0; i < 16; i += 4) {
-          const int row = i + lane_ / 8;
-          const int64_t to = __shfl_sync(gpu::kAllLanes, own_out_row, block * 16 + row);
-          const uint4 value = *reinterpret_cast<const uint4*>(results + row * Shape::kResultPitch + chunk * 16);
-          if (to != kNoRow && column < plan_.gemm.columns) {
-            *reinterpret_cast<uint4*>(out + to * pitch + column * static_cast<int64_t>(sizeof(Out))) = value;
-          }
-        }
+    for (int i = 0; i < kStoredRows; i += 4) {
+      const int row = i + lane_ / 8;
+      const int64_t to = __shfl_sync(kAllLanes, own_out_row, block * 16 + row);
+      const uint4 value = *reinterpret_cast<const uint4*>(Chunk(results, row, chunk));
+      if (to != kNoRow && column < plan_.gemm.columns) {
+        *reinterpret_cast<uint4*>(static_cast<Out*>(plan_.gemm.out) + to * plan_.gemm.columns + column) = value;
       }
     }
   }
@@ -164,6 +206,7 @@ class Consumer {
   const int first_row_;  // of the warpgroup
   const int own_row_;    // the row of the tile whose place in the result this lane looks up
   typename Pipe<Shape>::Place place_;
+  int results_ = 0;
   float sums_[Shape::kBlocks][Shape::kColumns / 2];
 };
 

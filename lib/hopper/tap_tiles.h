@@ -34,14 +34,17 @@ KNNCONV_DEVICE PixelPlace PlaceOf(const PixelClass& pixels, int64_t pixel) {
 
 inline constexpr int64_t kNoRow = -1;
 
-// The tiles of one team. Teams take every so manyth tile, there and back: where tiles are sorted by their lists, a team that
-// has one of the longest gets one of the shortest next.
+// The tiles of one team. Each team of the card takes one, then each one more, in rows of as many as there are
+// multiprocessors, there and back: where tiles are sorted by their lists, those with one of the longest get one of the
+// shortest next, and so do the teams that share a multiprocessor.
 template <typename Shape>
 class TileWalk {
  public:
   // `order` is where the node stands that comes at each place, if the plan sorts nodes.
   KNNCONV_DEVICE TileWalk(const TapPlan& plan, const uint16_t* order, int team)
-      : plan_(plan), order_(order), team_(blockIdx.x * Shape::kTeams + team), teams_(gridDim.x * Shape::kTeams) {}
+      : plan_(plan), order_(order), place_(blockIdx.x % plan.row_of_blocks),
+        row_(blockIdx.x / plan.row_of_blocks * Shape::kTeams + team),
+        rows_(gridDim.x / plan.row_of_blocks * Shape::kTeams) {}
 
   // Whether there is a tile number `turn`.
   KNNCONV_DEVICE bool Has(int64_t turn) const { return Index(turn) < plan_.tiles; }
@@ -86,9 +89,19 @@ class TileWalk {
     return box.node < gemm.nodes && b < gemm.batch ? b * gemm.nodes + box.node : kNoRow;
   }
 
+  // Where the box goes that starts with row `row` of the tile, beside its column; by plan.stores.
+  KNNCONV_DEVICE int FlatRow(const TapTile& tile, int row) const {
+    return static_cast<int>(tile.row_tile * Shape::kRows + row);
+  }
+  KNNCONV_DEVICE TableBox TableRows(const TapTile& tile, int row) const {
+    const TableBox box = Box(tile, row / kBoxRows);
+    return {box.node, box.first + row % kBoxRows};
+  }
+
  private:
   KNNCONV_DEVICE int64_t Index(int64_t turn) const {
-    return turn * teams_ + (turn % 2 == 0 ? team_ : teams_ - 1 - team_);
+    const int64_t row = turn * rows_ + row_;
+    return row * plan_.row_of_blocks + (row % 2 == 0 ? place_ : plan_.row_of_blocks - 1 - place_);
   }
   KNNCONV_DEVICE int64_t PixelsOf(const PixelClass& pixels) const {
     return plan_.gemm.batch * pixels.size[0] * pixels.size[1];
@@ -96,7 +109,7 @@ class TileWalk {
 
   const TapPlan& plan_;
   const uint16_t* order_;
-  const int team_, teams_;
+  const int place_, row_, rows_;
 };
 
 }  // namespace knnconv::hopper

@@ -38,7 +38,14 @@ gpu::Status FindIm2col(EncodeIm2col* encode) {
 }
 
 CUtensorMapDataType TypeOf(gpu::Element type) {
-  return type == gpu::Element::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  switch (type) {
+    case gpu::Element::kF32:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case gpu::Element::kF16:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    default:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  }
 }
 
 gpu::Status ToStatus(CUresult result, int line, const char* call) {

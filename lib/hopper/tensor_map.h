@@ -1,6 +1,6 @@
 // Tensor maps: what the copy engine knows of an operand. Made on the host for each call, passed to kernels by value.
 //
-// Every map has the 128-byte swizzle, so that boxes are 64 16-bit elements wide at most, and reads of what lies outside
+// Every map has the 128-byte swizzle, so that boxes are 128 bytes wide at most, and reads of what lies outside
 // the tensor give zeros. Dimensions are named fastest first.
 #pragma once
 
@@ -19,7 +19,7 @@ gpu::Status PrepareTensorMaps();
 inline constexpr int kMaxMapRank = 5;
 
 struct BoxMap {
-  gpu::Element type;  // a 16-bit one
+  gpu::Element type;
   const void* address;  // a multiple of 16
   int rank;
   uint64_t size[kMaxMapRank];        // elements, none 0
