@@ -147,8 +147,10 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
             for (int part = 0; part < kParts; ++part) stage(part);
           } else {
-            WaitForCopies<Tile::kStages - 2>();
-            __syncthreads();
+            if constexpr (kHasBarriers) {
+              WaitForCopies<Tile::kStages - 2>();
+              __syncthreads();
+            }
 #pragma unroll
             for (int part = 0; part < kParts; ++part) {
               products.Add(tile, tile + Tile::kSourceElements, part * kFragment);

@@ -12,6 +12,7 @@
 #include "gpu/dweight_plan.h"
 #include "gpu/dweight_taps.h"
 #include "gpu/elements.h"
+#include "gpu/knockout.h"
 
 namespace knnconv::gpu {
 
@@ -68,7 +69,7 @@ class SourceStage {
       const bool valid = tap.exists && left_ > pass * Part::kRowStep;
       if constexpr (!View::kHasTable) walk_.Advance(view);
       const char* from = x_ + uint64_t{tap.row} * row_bytes_;
-      if (!part_.Idles()) CopyAsync16(tile + pass * Part::kRowStep * kPitch, from, valid);
+      if (kHasGathers && !part_.Idles()) CopyAsync16(tile + pass * Part::kRowStep * kPitch, from, valid);
     } else {
 #pragma unroll 1
       for (int first = 0; first < Part::kPasses; first += Part::kBatch) {

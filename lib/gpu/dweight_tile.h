@@ -8,6 +8,7 @@
 #include "gpu/dweight_stage.h"
 #include "gpu/elements.h"
 #include "gpu/fragment.h"
+#include "gpu/knockout.h"
 #include "gpu/lanes.h"
 
 namespace knnconv::gpu {
@@ -60,6 +61,7 @@ class TileProducts {
 
   // Adds the products of kFragment positions from `depth` on.
   KNNCONV_DEVICE void Add(const T* source, const T* cotangent, int depth) {
+    if constexpr (!kHasProducts) return;
     source += depth * Tile::kSourcePitch + first_row_;
     cotangent += depth * Tile::kCotangentPitch + first_column_;
     FragmentA<T, Major::kCol> a[Tile::kDown];

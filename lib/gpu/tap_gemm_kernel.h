@@ -13,6 +13,7 @@
 
 #include "gpu/fault.h"
 #include "gpu/fragment.h"
+#include "gpu/knockout.h"
 #include "gpu/lanes.h"
 #include "gpu/tap_cells.h"
 #include "gpu/tap_layers.h"
@@ -59,6 +60,7 @@ using TapAccumulators = Accumulator[WarpGrid<Shape::kRows, Shape::kColumns>::kHi
 template <typename Shape, Staging kStaging>
 KNNCONV_DEVICE void MultiplyStep(TapAccumulators<Shape, kStaging>& acc, const typename Shape::T* a,
                                  const typename Shape::T* b, int depth) {
+  if constexpr (!kHasProducts) return;
   using T = typename Shape::T;
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
   constexpr Major kMajorB = Shape::kTransposed ? Major::kCol : Major::kRow;
@@ -201,7 +203,7 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(kTapThreads, (kBlocks<Shape, kStaging>))
       bool low_parts = false;  // of the step staged last, in any thread after the barrier
       for (int step = 1 - Kernel::kStages; step < steps; ++step) {
         bool low = false;
-        if (step >= 0) {
+        if (kHasBarriers && step >= 0) {
           WaitForCopies<Kernel::kStages - 2>();
           if constexpr (kStaging == Staging::kCells) {
             low = SyncThreadsOr<kTapThreads>(low_parts);
