@@ -10,10 +10,12 @@
 
 namespace knnconv::hopper {
 
-// Positions whose products lie in one chain: those of the portable kernels where results are fp32. Rounding to 16 bits
-// hides the bits that eight times longer chains lose: at most 2^-15 of a sum of one sign.
+// Positions whose products lie in one chain: those of the portable kernels where results are fp32. Each 16 of them may
+// lose an eps32 of a sum of one sign, so that chains this much longer still lose a fraction of what rounding to 16 bits
+// does.
 inline int64_t ChainPositions(gpu::Element result) {
-  return gpu::kChainPositions * (result == gpu::Element::kF32 ? 1 : 8);
+  const int times = result == gpu::Element::kF32 ? 1 : result == gpu::Element::kF16 ? 4 : 8;
+  return int64_t{times} * gpu::kChainPositions;
 }
 
 // What tiles and cuts follow from.
