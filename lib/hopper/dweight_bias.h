@@ -38,8 +38,8 @@ KNNCONV_DEVICE void AddTo(float4* sum, const float4& other) {
 // Whether a tap of the table is none of its holes.
 KNNCONV_DEVICE bool IsTap(const gpu::NeighborTable& table, int64_t tap) {
   const bool has_slot = table.slots == nullptr ||
-                        static_cast<uint32_t>(__ldg(table.slots + tap)) < static_cast<uint32_t>(table.slot_count);
-  return has_slot && static_cast<uint32_t>(__ldg(table.indices + tap)) < static_cast<uint32_t>(table.sources);
+                        static_cast<uint32_t>(gpu::ReadOnly(table.slots + tap)) < static_cast<uint32_t>(table.slot_count);
+  return has_slot && static_cast<uint32_t>(gpu::ReadOnly(table.indices + tap)) < static_cast<uint32_t>(table.sources);
 }
 
 // Whether a row of the table has taps. A whole warp asks.
