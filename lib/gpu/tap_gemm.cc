@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "gpu/halo.h"
 #include "gpu/tap_gemm_launch.h"
 
 namespace knnconv::gpu {
@@ -72,6 +73,12 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
     return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
   }
 
+  if (gemm.kind == Taps::kWindow && Allows(wanted.kernel, KernelFamily::kHalo)) {
+    Device device;
+    KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
+    const bool takes = wanted.kernel == KernelFamily::kHalo ? HaloCan(gemm, device) : HaloTakes(gemm, device);
+    if (takes) return RunHalo(site, gemm, device);
+  }
   if (!Allows(wanted.kernel, KernelFamily::kPortable)) return Refused(wanted.kernel, __FILE__, __LINE__);
   TapLaunch launch{};
   auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };

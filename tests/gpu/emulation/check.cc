@@ -66,6 +66,8 @@ void Check(const std::string& name, TapGemm gemm, const std::vector<Tap>& taps, 
   }
 
   std::vector<TileChoice> tiles{{}, {16, 32, -1}, {64, 64, -1}, {128, 128, -1}, {64, 32, 0}};
+  const TileChoice portable{-1, -1, -1, true, KernelFamily::kPortable}, halo{-1, -1, -1, true, KernelFamily::kHalo};
+  if (gemm.kind == Taps::kWindow) tiles.insert(tiles.end(), {portable, halo});
   for (const TileChoice& tile : tiles) {
     for (bool float_source : {false, true}) {
       if (float_source && (gemm.transposed || tile.rows > 0)) continue;
@@ -80,8 +82,9 @@ void Check(const std::string& name, TapGemm gemm, const std::vector<Tap>& taps, 
       for (size_t i = 0; i < exact.size(); ++i) wrong += !(std::abs(out[i] - exact[i]) <= 1e-6 * std::abs(exact[i]));
       if (wrong == 0) continue;
       ++failures;
-      std::printf("%s, tile %d x %d, staging %d, float source %d: %zu of %zu wrong\n", name.c_str(), tile.rows,
-                  tile.columns, tile.vector, float_source, wrong, exact.size());
+      std::printf("%s, kernel %d, tile %d x %d, staging %d, float source %d: %zu of %zu wrong\n", name.c_str(),
+                  static_cast<int>(tile.kernel), tile.rows, tile.columns, tile.vector, float_source, wrong,
+                  exact.size());
     }
   }
 }

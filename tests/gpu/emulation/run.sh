@@ -11,10 +11,13 @@ trap 'rm -rf "$build"' EXIT
 compile() {
   shared=$1 source=$2
   shift 2
-  g++ -std=c++20 -O1 -g -w -D__HIPCC__=1 -DKNNCONV_SHARED="$shared" -I"$here" -I"$root/lib" \
+  g++ -std=c++20 -O1 -g -w -include "$here/gpu/launch.h" -D__HIPCC__=1 -DKNNCONV_SHARED="$shared" -I"$here" -I"$root/lib" \
     -isystem "${CUDA_HOME:-/usr/local/cuda}/include" "$@" -x c++ -c "$source" -o "$build/$(basename "$source").o"
 }
-for source in "$root"/lib/gpu/tap_gemm_*.cu "$root/lib/gpu/tap_gemm.cc" "$here/check.cc"; do compile "" "$source" "$@"; done
+for source in "$root"/lib/gpu/tap_gemm_*.cu "$root"/lib/gpu/halo_*.cu "$root/lib/gpu/tap_gemm.cc" "$root"/lib/gpu/halo*.cc \
+  "$here/check.cc"; do
+  compile "" "$source" "$@"
+done
 compile static "$root/lib/gpu/hub_sums.cu" "$@"
 g++ "$@" "$build"/*.o -o "$build/check"
 "$build/check"

@@ -130,9 +130,9 @@ inline std::vector<uint32_t> Exchange(uint32_t value, bool whole_block) {
 
 }  // namespace emulation
 
-template <auto kKernel, int kBytes, typename... Params>
-Status Launch(const LaunchSite& site, int64_t blocks, int threads, Params... params) {
-  static_assert(kBytes <= kSharedBytes);
+template <auto kKernel, typename... Params>
+Status LaunchSized(const LaunchSite& site, int64_t blocks, int threads, int shared_bytes, int, Params... params) {
+  if (shared_bytes > kSharedBytes) return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "shared memory"};
   if (site.prepare) return {};
   gridDim = dim3(static_cast<unsigned>(blocks));
   for (int64_t i = 0; i < blocks; ++i) {
@@ -141,6 +141,12 @@ Status Launch(const LaunchSite& site, int64_t blocks, int threads, Params... par
     emulation::RunBlock(threads, [&] { kKernel(params...); });
   }
   return {};
+}
+
+template <auto kKernel, int kBytes, typename... Params>
+Status Launch(const LaunchSite& site, int64_t blocks, int threads, Params... params) {
+  static_assert(kBytes <= kSharedBytes);
+  return LaunchSized<kKernel>(site, blocks, threads, kBytes, kBytes, params...);
 }
 
 }  // namespace knnconv::gpu

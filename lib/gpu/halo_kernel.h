@@ -1,0 +1,212 @@
+// Dense convolutions of few channels, each tile's halo in shared memory once:
+//
+//     out[pixel, :] = round(bias + sum over taps f:  source[pixel's place + offset(f), :] @ weight[slot(f)])
+//
+//         halo of source pixels               weights (all slots, for the block's life)
+//         [ . . . . . . . . ]                 [ depth (tap, channel) ]
+//         [ . t t t t t t . ]  @ each step    [    x columns         ]    4 warps, 16 pixels x 8 columns x 16 deep
+//         [ . t t t t t t . ]    a tap moves
+//         [ . . . . . . . . ]    the addresses
+//
+// The depth of the product is (tap, channel) flattened, 16 a step. With 8 channels and more, a step is two chunks of 8
+// channels by ldmatrix, one row of whose matrices is one pixel, wherever it lies. With up to 4 channels, a step is four taps
+// and a lane's four depths are one tap's channels: products do not care in which order depths stand, if weights stand alike.
+//
+// Results leave from registers 16 bytes at a time, since a lane's columns are neighbours (ColumnDeal). A block keeps its
+// weights and walks over tiles, copying the next halo while it computes; other blocks of the multiprocessor fill its gaps.
+// What bounds it: source and result once through memory, and products at the rate of mma.sync.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/halo_block.h"
+#include "gpu/halo_stage.h"
+
+namespace knnconv::gpu {
+
+template <typename Shape>
+using HaloSums = float[Shape::kHigh][Shape::kTiles][4];
+
+// Bytes from the first pixel of a halo to where pixel number `pixel` of the tile finds tap offset (0, 0).
+KNNCONV_DEVICE int PlaceOf(const HaloPlan& plan, int pixel) {
+  const Divisor::Result at = plan.by_width.Divide(pixel);
+  const int i = at.quotient < plan.tile[0] ? at.quotient : 0;
+  return i * plan.step[0] * plan.line_pitch + at.remainder * plan.pixel_pitch;
+}
+
+// One tile by chunks. `halo` is where the block's halo lies in `shared`.
+template <typename Shape>
+KNNCONV_DEVICE void MultiplyChunks(const HaloPlan& plan, const char* shared, int halo, int steps, HaloSums<Shape>& sums) {
+  constexpr int kPitch = Shape::kWeightPitch;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, matrix = lane / 8, inner = lane % 8;
+  int place[Shape::kHigh];
+#pragma unroll
+  for (int m = 0; m < Shape::kHigh; ++m) place[m] = halo + PlaceOf(plan, (warp * Shape::kHigh + m) * 16 + lane % 16);
+  const HaloEntry* entry = reinterpret_cast<const HaloEntry*>(shared + plan.table_at) + lane / 16;
+  // Of a matrix pair (upper and lower half of a step's depth) of one product, and of its neighbour's.
+  const int pair = Shape::kTiles == 1 ? 0 : matrix / 2;
+  const char* weight = shared + plan.weight_at +
+                       (Shape::kTransposed ? (pair * 8 + inner) * plan.weight_pitch + matrix % 2 * 16
+                                           : (matrix % 2 * 8 + inner) * kPitch + pair * 16);
+#pragma unroll 2
+  for (int step = 0; step < steps; ++step) {
+    uint32_t b[Shape::kTiles + 1][2];
+#pragma unroll
+    for (int n = 0; n < Shape::kTiles; n += 2) {
+      uint32_t four[4];
+      LoadMatrices<!Shape::kTransposed>(four, weight + (Shape::kTransposed ? n * 8 * plan.weight_pitch : n * 16));
+      b[n][0] = four[0];
+      b[n][1] = four[1];
+      b[n + 1][0] = four[2];
+      b[n + 1][1] = four[3];
+    }
+    weight += Shape::kTransposed ? 32 : 16 * kPitch;
+    const HaloEntry tap = entry[step * 2];
+#pragma unroll
+    for (int m = 0; m < Shape::kHigh; ++m) {
+      uint32_t a[4];
+      LoadMatrices<false>(a, shared + ((place[m] & tap.mask) + tap.at));
+#pragma unroll
+      for (int n = 0; n < Shape::kTiles; ++n) Multiply16x8<typename Shape::T>(sums[m][n], a, b[n][0], b[n][1]);
+    }
+  }
+}
+
+// One tile by quads.
+template <typename Shape>
+KNNCONV_DEVICE void MultiplyQuads(const HaloPlan& plan, const char* shared, int halo, int steps, HaloSums<Shape>& sums) {
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  int place[Shape::kHigh][2];
+#pragma unroll
+  for (int m = 0; m < Shape::kHigh; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      place[m][half] = halo + PlaceOf(plan, (warp * Shape::kHigh + m) * 16 + half * 8 + lane / 4);
+    }
+  }
+  const HaloEntry* entry = reinterpret_cast<const HaloEntry*>(shared + plan.table_at) + lane % 4;
+  const uint2* weight = reinterpret_cast<const uint2*>(shared + plan.weight_at) + lane;
+#pragma unroll 2
+  for (int step = 0; step < steps; ++step) {
+    uint2 b[Shape::kTiles];
+#pragma unroll
+    for (int n = 0; n < Shape::kTiles; ++n) b[n] = weight[n * kWarpSize];
+    weight += Shape::kTiles * kWarpSize;
+    const HaloEntry tap = entry[step * 4];
+#pragma unroll
+    for (int m = 0; m < Shape::kHigh; ++m) {
+      const uint2 upper = *reinterpret_cast<const uint2*>(shared + ((place[m][0] & tap.mask) + tap.at));
+      const uint2 lower = *reinterpret_cast<const uint2*>(shared + ((place[m][1] & tap.mask) + tap.at));
+      const uint32_t a[4] = {upper.x, lower.x, upper.y, lower.y};
+#pragma unroll
+      for (int n = 0; n < Shape::kTiles; ++n) Multiply16x8<typename Shape::T>(sums[m][n], a, b[n].x, b[n].y);
+    }
+  }
+}
+
+// Stores neighbouring columns of a row, `count` of them.
+template <typename T, int kWidth>
+KNNCONV_DEVICE void StoreColumns(T* out, const float (&value)[kWidth], int count, bool vector) {
+  if (vector && count >= kWidth) {
+    constexpr int kBytes = kWidth * sizeof(T), kUnit = kBytes < 16 ? kBytes : 16, kPart = kUnit / sizeof(T);
+    struct alignas(kUnit) Part {
+      T element[kPart];
+    };
+#pragma unroll
+    for (int first = 0; first < kWidth; first += kPart) {
+      Part part;
+#pragma unroll
+      for (int e = 0; e < kPart; ++e) part.element[e] = FromFloat<T>(value[first + e]);
+      *reinterpret_cast<Part*>(out + first) = part;
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      if (e < count) out[e] = FromFloat<T>(value[e]);
+    }
+  }
+}
+
+// out = round(sums + bias) for the pixels of the tile that exist.
+template <typename Shape>
+KNNCONV_DEVICE void WriteHaloTile(const TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, int tile_number,
+                                  const float* bias, const HaloSums<Shape>& sums) {
+  using Deal = typename Shape::Deal;
+  constexpr int kWidth = Deal::kWidth;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const HaloTile tile = FindTile(plan, tile_number);
+  const int64_t image = int64_t{tile.image} * gemm.nodes;
+#pragma unroll
+  for (int m = 0; m < Shape::kHigh; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Divisor::Result at = plan.by_width.Divide((warp * Shape::kHigh + m) * 16 + half * 8 + lane / 4);
+      const int i = tile.i + at.quotient, j = tile.j + at.remainder;
+      if (at.quotient >= plan.tile[0] || i >= block.size[0] || j >= block.size[1]) continue;
+      const int h = i * plan.spacing[0] + block.residue[0], w = j * plan.spacing[1] + block.residue[1];
+      const int64_t row = (image + int64_t{h} * gemm.window.out_size[1] + w) * gemm.columns + block.first_column;
+#pragma unroll
+      for (int group = 0; group < Deal::kGroups; ++group) {
+        const int column = group * 8 * Deal::kGroup + lane % 4 * kWidth;
+        const int count = gemm.columns - block.first_column - column;
+        if (count <= 0) continue;
+        float value[kWidth];
+#pragma unroll
+        for (int e = 0; e < kWidth; ++e) {
+          value[e] = sums[m][group * Deal::kGroup + e / 2][half * 2 + e % 2] + bias[column + e];
+        }
+        const int64_t to = row + column;
+        if (gemm.out_type == Element::kF32) {
+          StoreColumns(reinterpret_cast<float*>(block.out) + to, value, count, plan.vector_out);
+        } else if (gemm.out_type == Element::kF16) {
+          StoreColumns(reinterpret_cast<Half*>(block.out) + to, value, count, plan.vector_out);
+        } else {
+          StoreColumns(reinterpret_cast<BFloat*>(block.out) + to, value, count, plan.vector_out);
+        }
+      }
+    }
+  }
+}
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    HaloKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER HaloPlan plan) {
+  if constexpr (kHasTensorCores<typename Shape::T>) {
+    extern __shared__ __align__(128) char shared[];
+    const HaloBlock block = OpenHalo<Shape>(gemm, plan, shared);
+    const int steps = (block.taps * plan.chunks + Shape::kPerStep - 1) / Shape::kPerStep;
+    const int stride = static_cast<int>(plan.blocks_of_kind);
+    int halo = plan.halo_at, other = plan.halo_at + plan.halo_bytes;
+    StageHalo<Shape>(gemm, plan, block, block.part, shared + halo);
+    CommitCopies();
+    if constexpr (Shape::kQuads) {
+      StageQuadWeights<Shape>(gemm, plan, block, shared, steps);
+    } else {
+      StageChunkWeights<Shape>(gemm, plan, block, shared, steps);
+    }
+#pragma unroll 1
+    for (int tile = block.part; tile < plan.all_tiles; tile += stride) {
+      WaitForCopies<0>();
+      __syncthreads();  // also, every warp is done with the other halo
+      if (tile + stride < plan.all_tiles) StageHalo<Shape>(gemm, plan, block, tile + stride, shared + other);
+      CommitCopies();
+      HaloSums<Shape> sums;
+#pragma unroll
+      for (auto& row : sums) {
+#pragma unroll
+        for (auto& product : row) product[0] = product[1] = product[2] = product[3] = 0.0f;
+      }
+      if constexpr (Shape::kQuads) {
+        MultiplyQuads<Shape>(plan, shared, halo, steps, sums);
+      } else {
+        MultiplyChunks<Shape>(plan, shared, halo, steps, sums);
+      }
+      WriteHaloTile<Shape>(gemm, plan, block, tile, reinterpret_cast<const float*>(shared + plan.bias_at), sums);
+      const int swap = halo;
+      halo = other;
+      other = swap;
+    }
+  }
+}
+
+}  // namespace knnconv::gpu

@@ -1,0 +1,64 @@
+// How a halo kernel's work is laid out: tiles of output pixels, their halos in shared memory, and what lies there besides.
+//
+// Pixels of the result fall into classes with a common list of taps (WindowTaps). A tile is a rectangle of one class's
+// pixels of one image; its halo is the rectangle of source pixels that its taps read. Columns of the halo lie in planes by
+// their residue of the step, so that neighbours in the tile are neighbours in shared memory whatever the stride.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/divisor.h"
+#include "gpu/tap_gemm.h"
+
+namespace knnconv::gpu {
+
+inline constexpr int kMostQuadChannels = 4;  // of a source pixel that is held as four elements
+inline constexpr int kHaloChunk = 8;         // elements of the 16-byte units that other pixels are made of
+
+constexpr int HaloWeightPitch(int columns) { return columns * 2 + (columns > 8 ? 16 : 0); }
+
+// A kernel's fixed sizes, by what a source pixel is and by how many products of 8 columns a tile has. Registers hold
+// rows * columns / 128 sums a thread.
+struct HaloFixed {
+  int rows;     // pixels of a tile
+  int columns;  // of a tile
+  int blocks;   // that share a multiprocessor, as registers allow
+};
+
+constexpr HaloFixed HaloFixedOf(bool quads, int products) {
+  if (products == 1) return {256, 8, 4};
+  if (products == 4) return {256, 32, 3};
+  return quads ? HaloFixed{256, 64, 2} : HaloFixed{128, 64, 3};
+}
+
+inline bool IsQuad(const TapGemm& gemm) { return gemm.depth <= kMostQuadChannels; }
+
+// Products of 8 columns in a tile of `gemm`. Quads have few steps, which one product would not fill.
+inline int HaloProducts(const TapGemm& gemm) {
+  return gemm.columns <= 8 && !IsQuad(gemm) ? 1 : gemm.columns <= 32 ? 4 : 8;
+}
+
+struct HaloPlan {
+  int32_t step[2];     // source pixels from one pixel of the tile to the next
+  int32_t spacing[2];  // pixels of the result, the same
+  int32_t tile[2];     // height and width of a tile
+  int32_t halo[2];     // of its halo, in the class with the most
+  int32_t tiles[2];    // tiles of an image's class down and across, in the class with the most
+  uint32_t classes, column_tiles, blocks_of_kind;
+  int32_t all_tiles;   // of one kind (group, class, column tile): those of all images
+  int32_t chunks;      // of a pixel; 1 where it is a quad
+  int32_t taps;        // of the class with the most
+  bool vector_source, vector_weight, vector_out;  // 16-byte loads and stores are possible
+
+  // Bytes in shared memory.
+  int32_t pixel_pitch, plane_pitch, line_pitch;  // from a pixel, a plane, a line of the halo to the next
+  int32_t weight_pitch;                          // of rows that hold one column's depth, where weights are transposed
+  int32_t bias_at, slots_at, table_at, weight_at, halo_at, halo_bytes, bytes;
+
+  Divisor by_width, by_halo_line, by_chunks, by_step, by_tiles_across, by_tiles, by_padded_depth, by_kernel_width;
+};
+
+// Fills a plan; false where the problem does not fit into a block's `shared_limit` bytes, or counts leave 32 bits.
+bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan);
+
+}  // namespace knnconv::gpu
