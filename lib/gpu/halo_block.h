@@ -46,18 +46,21 @@ struct HaloEntry {
   int32_t at, mask;
 };
 
-// The same in all threads.
-struct HaloBlock {
+// The taps of a class of pixels. The same in all threads.
+struct HaloTaps {
+  int residue[2];
+  int origin[2];  // of the halo, from pixel (0, 0) of the class
+  int size[2];    // pixels of the class
+  int taps;
+};
+
+// A forward or dinput block's place. The same in all threads.
+struct HaloBlock : HaloTaps {
   const char* source;
   const char* weight;  // of the group, from its first slot on
-  const float* bias;
   char* out;
   int first_column;
-  int residue[2];  // of the class
-  int origin[2];   // of the halo, from pixel (0, 0) of the class
-  int size[2];     // pixels of the class
-  int taps;
-  int part;        // of the kind's blocks
+  int part;            // of the kind's blocks
 };
 
 // Taps of one dimension for one residue. Tap f reads the source `offset` pixels from a pixel's own place.
@@ -85,59 +88,67 @@ KNNCONV_ROLLED
   return count;
 }
 
+// Finds a class's taps. Writes their entries to `table`, filled up to a multiple of `per_step`, and their slots to `slots`.
+KNNCONV_DEVICE HaloTaps OpenTaps(const TapGemm& gemm, const HaloGeometry& geometry, uint32_t pixel_class, int threads,
+                                 int per_step, HaloEntry* table, int32_t* slots) {
+  const WindowTaps& window = gemm.window;
+  HaloTaps taps;
+  const uint32_t classes_across = static_cast<uint32_t>(min(geometry.spacing[1], window.out_size[1]));
+  taps.residue[0] = static_cast<int>(pixel_class / classes_across);
+  taps.residue[1] = static_cast<int>(pixel_class % classes_across);
+  int count[2];
+  for (int d = 0; d < 2; ++d) {
+    taps.size[d] = (window.out_size[d] - taps.residue[d] + geometry.spacing[d] - 1) / geometry.spacing[d];
+    count[d] = CountTaps(window, d, taps.residue[d], window.kernel[d], &taps.origin[d]);
+  }
+  taps.taps = count[0] * count[1];
+
+  for (int slot = threadIdx.x; slot < gemm.slots; slot += threads) {
+    const Divisor::Result f = geometry.by_kernel_width.Divide(slot);
+    int offset[2], unused;
+    if (!FindTap(window, 0, taps.residue[0], f.quotient, &offset[0])) continue;
+    if (!FindTap(window, 1, taps.residue[1], f.remainder, &offset[1])) continue;
+    const int tap = CountTaps(window, 0, taps.residue[0], f.quotient, &unused) * count[1] +
+                    CountTaps(window, 1, taps.residue[1], f.remainder, &unused);
+    const Divisor::Result across = geometry.by_step.Divide(offset[1] - taps.origin[1]);
+    const int at = (offset[0] - taps.origin[0]) * geometry.line_pitch + across.remainder * geometry.plane_pitch +
+                   across.quotient * geometry.pixel_pitch;
+    slots[tap] = slot;
+    for (int chunk = 0; chunk < geometry.chunks; ++chunk) {
+      table[tap * geometry.chunks + chunk] = {at + chunk * kHaloChunk * 2, -1};
+    }
+  }
+  const int entries = taps.taps * geometry.chunks, filler = entries + static_cast<int>(threadIdx.x);
+  if (filler < (entries + per_step - 1) / per_step * per_step) table[filler] = {0, 0};
+  return taps;
+}
+
 // Finds the block's place and fills the table; `shared` is all of the block's. Ends with all threads in step.
 template <typename Shape>
 KNNCONV_DEVICE HaloBlock OpenHalo(const TapGemm& gemm, const HaloPlan& plan, char* shared) {
   HaloBlock block;
-  const WindowTaps& window = gemm.window;
   uint32_t kind = blockIdx.x / plan.blocks_of_kind;
   block.part = static_cast<int>(blockIdx.x - kind * plan.blocks_of_kind);
   block.first_column = static_cast<int>(kind % plan.column_tiles) * Shape::kColumns;
   kind /= plan.column_tiles;
-  const uint32_t pixel_class = kind % plan.classes, group = kind / plan.classes;
-  const uint32_t classes_across = static_cast<uint32_t>(min(plan.spacing[1], window.out_size[1]));
-  block.residue[0] = static_cast<int>(pixel_class / classes_across);
-  block.residue[1] = static_cast<int>(pixel_class % classes_across);
+  const uint32_t group = kind / plan.classes;
+  static_cast<HaloTaps&>(block) =
+      OpenTaps(gemm, plan, kind % plan.classes, Shape::kThreads, Shape::kPerStep,
+               reinterpret_cast<HaloEntry*>(shared + plan.table_at), reinterpret_cast<int32_t*>(shared + plan.slots_at));
 
   const GroupShape& shape = gemm.groups;
   const int64_t source_offset = gemm.source_groups.Offset(shape, group);
   block.source = static_cast<const char*>(gemm.source) + source_offset * ElementBytes(gemm.source_type);
   block.weight = static_cast<const char*>(gemm.weight) + gemm.weight_groups.Offset(shape, group) * 2;
-  block.bias = gemm.bias == nullptr ? nullptr : gemm.bias + gemm.bias_groups.Offset(shape, group) + block.first_column;
   const int64_t out_offset = group * gemm.batch * gemm.nodes * gemm.columns;
   block.out = static_cast<char*>(gemm.out) + out_offset * ElementBytes(gemm.out_type);
 
-  int count[2];
-  for (int d = 0; d < 2; ++d) {
-    block.size[d] = (window.out_size[d] - block.residue[d] + plan.spacing[d] - 1) / plan.spacing[d];
-    count[d] = CountTaps(window, d, block.residue[d], window.kernel[d], &block.origin[d]);
-  }
-  block.taps = count[0] * count[1];
-
-  HaloEntry* const table = reinterpret_cast<HaloEntry*>(shared + plan.table_at);
-  int32_t* const slots = reinterpret_cast<int32_t*>(shared + plan.slots_at);
-  for (int slot = threadIdx.x; slot < gemm.slots; slot += Shape::kThreads) {
-    const Divisor::Result f = plan.by_kernel_width.Divide(slot);
-    int offset[2], unused;
-    if (!FindTap(window, 0, block.residue[0], f.quotient, &offset[0])) continue;
-    if (!FindTap(window, 1, block.residue[1], f.remainder, &offset[1])) continue;
-    const int tap = CountTaps(window, 0, block.residue[0], f.quotient, &unused) * count[1] +
-                    CountTaps(window, 1, block.residue[1], f.remainder, &unused);
-    const Divisor::Result across = plan.by_step.Divide(offset[1] - block.origin[1]);
-    const int at = (offset[0] - block.origin[0]) * plan.line_pitch + across.remainder * plan.plane_pitch +
-                   across.quotient * plan.pixel_pitch;
-    slots[tap] = slot;
-    for (int chunk = 0; chunk < plan.chunks; ++chunk) table[tap * plan.chunks + chunk] = {at + chunk * 16, -1};
-  }
-  if (threadIdx.x < Shape::kPerStep) {
-    const int entries = block.taps * plan.chunks, padded = (entries + Shape::kPerStep - 1) / Shape::kPerStep * Shape::kPerStep;
-    if (entries + static_cast<int>(threadIdx.x) < padded) table[entries + threadIdx.x] = {0, 0};
-  }
   if (threadIdx.x == 0) *reinterpret_cast<uint4*>(shared) = make_uint4(0, 0, 0, 0);
+  const float* from = gemm.bias == nullptr ? nullptr : gemm.bias + gemm.bias_groups.Offset(shape, group);
   float* const bias = reinterpret_cast<float*>(shared + plan.bias_at);
-  for (int column = threadIdx.x; column < Shape::kColumns; column += Shape::kThreads) {
-    const bool exists = block.bias != nullptr && block.first_column + column < gemm.columns;
-    bias[column] = exists ? block.bias[column] : 0.0f;
+  for (int i = threadIdx.x; i < Shape::kColumns; i += Shape::kThreads) {
+    const int column = block.first_column + i;
+    bias[i] = from != nullptr && column < gemm.columns ? from[column] : 0.0f;
   }
   __syncthreads();
   return block;
@@ -148,9 +159,10 @@ struct HaloTile {
   int image, i, j;
 };
 
-KNNCONV_DEVICE HaloTile FindTile(const HaloPlan& plan, int tile) {
-  const Divisor::Result image = plan.by_tiles.Divide(tile), across = plan.by_tiles_across.Divide(image.remainder);
-  return {image.quotient, across.quotient * plan.tile[0], across.remainder * plan.tile[1]};
+KNNCONV_DEVICE HaloTile FindTile(const HaloGeometry& geometry, int tile) {
+  const Divisor::Result image = geometry.by_tiles.Divide(tile);
+  const Divisor::Result across = geometry.by_tiles_across.Divide(image.remainder);
+  return {image.quotient, across.quotient * geometry.tile[0], across.remainder * geometry.tile[1]};
 }
 
 }  // namespace knnconv::gpu

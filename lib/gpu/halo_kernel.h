@@ -28,10 +28,10 @@ template <typename Shape>
 using HaloSums = float[Shape::kHigh][Shape::kTiles][4];
 
 // Bytes from the first pixel of a halo to where pixel number `pixel` of the tile finds tap offset (0, 0).
-KNNCONV_DEVICE int PlaceOf(const HaloPlan& plan, int pixel) {
-  const Divisor::Result at = plan.by_width.Divide(pixel);
-  const int i = at.quotient < plan.tile[0] ? at.quotient : 0;
-  return i * plan.step[0] * plan.line_pitch + at.remainder * plan.pixel_pitch;
+KNNCONV_DEVICE int PlaceOf(const HaloGeometry& geometry, int pixel) {
+  const Divisor::Result at = geometry.by_width.Divide(pixel);
+  const int i = at.quotient < geometry.tile[0] ? at.quotient : 0;
+  return i * geometry.step[0] * geometry.line_pitch + at.remainder * geometry.pixel_pitch;
 }
 
 // One tile by chunks. `halo` is where the block's halo lies in `shared`.
@@ -177,7 +177,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const int steps = (block.taps * plan.chunks + Shape::kPerStep - 1) / Shape::kPerStep;
     const int stride = static_cast<int>(plan.blocks_of_kind);
     int halo = plan.halo_at, other = plan.halo_at + plan.halo_bytes;
-    StageHalo<Shape>(gemm, plan, block, block.part, shared + halo);
+    const auto stage = [&](int tile, int at) {
+      StageHalo<typename Shape::T, Shape::kQuads>(gemm, plan, block, block.source, tile, Shape::kThreads, shared + at);
+    };
+    stage(block.part, halo);
     CommitCopies();
     if constexpr (Shape::kQuads) {
       StageQuadWeights<Shape>(gemm, plan, block, shared, steps);
@@ -188,7 +191,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     for (int tile = block.part; tile < plan.all_tiles; tile += stride) {
       WaitForCopies<0>();
       __syncthreads();  // also, every warp is done with the other halo
-      if (tile + stride < plan.all_tiles) StageHalo<Shape>(gemm, plan, block, tile + stride, shared + other);
+      if (tile + stride < plan.all_tiles) stage(tile + stride, other);
       CommitCopies();
       HaloSums<Shape> sums;
 #pragma unroll

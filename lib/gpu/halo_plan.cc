@@ -26,7 +26,7 @@ int TapsOf(const WindowTaps& window, int dimension) {
 
 // Takes the tile of at most `rows` pixels with the least work: products cost a tile the same however much of it exists, and
 // staging a pixel of the halo about a quarter of a pixel's products (9 taps of 32 channels).
-void ChooseTile(const WindowTaps& window, const int64_t (&size)[2], int rows, HaloPlan* plan) {
+void ChooseTile(const WindowTaps& window, const int64_t (&size)[2], int rows, HaloGeometry* geometry) {
   int64_t least = 0;
   for (int width = 1; width <= rows; ++width) {
     const bool fills = width == size[1] || (width % 8 == 0 && width < size[1] + 8);
@@ -37,90 +37,104 @@ void ChooseTile(const WindowTaps& window, const int64_t (&size)[2], int rows, Ha
     const int64_t cost = tiles * (4 * rows + halo);
     if (least != 0 && cost >= least) continue;
     least = cost;
-    plan->tile[0] = static_cast<int32_t>(height);
-    plan->tile[1] = width;
+    geometry->tile[0] = static_cast<int32_t>(height);
+    geometry->tile[1] = width;
   }
 }
 
 }  // namespace
 
-bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan) {
+bool PlanGeometry(const TapGemm& gemm, bool quads, int rows, HaloGeometry* geometry) {
   const WindowTaps& window = gemm.window;
-  const bool quads = IsQuad(gemm);
-  const HaloFixed fixed = HaloFixedOf(quads, HaloProducts(gemm));
-  *plan = {};
+  *geometry = {};
   int64_t size[2];  // pixels of the largest class
   int64_t classes = 1;
   for (int d = 0; d < 2; ++d) {
-    plan->spacing[d] = window.transposed ? window.stride[d] : 1;
-    plan->step[d] = window.transposed ? 1 : window.stride[d];
-    size[d] = CeilDiv(window.out_size[d], plan->spacing[d]);
-    classes *= std::min(plan->spacing[d], window.out_size[d]);
+    geometry->spacing[d] = window.transposed ? window.stride[d] : 1;
+    geometry->step[d] = window.transposed ? 1 : window.stride[d];
+    size[d] = CeilDiv(window.out_size[d], geometry->spacing[d]);
+    classes *= std::min(geometry->spacing[d], window.out_size[d]);
   }
-  ChooseTile(window, size, fixed.rows, plan);
-  if (plan->tile[1] == 0) return false;
+  ChooseTile(window, size, rows, geometry);
+  if (geometry->tile[1] == 0) return false;
   int64_t halo[2];
   for (int d = 0; d < 2; ++d) {
-    plan->tiles[d] = static_cast<int32_t>(CeilDiv(size[d], plan->tile[d]));
-    halo[d] = std::max<int64_t>(1, HaloOf(window, d, plan->tile[d]));
+    geometry->tiles[d] = static_cast<int32_t>(CeilDiv(size[d], geometry->tile[d]));
+    halo[d] = std::max<int64_t>(1, HaloOf(window, d, geometry->tile[d]));
     if (halo[d] > 4096) return false;
-    plan->halo[d] = static_cast<int32_t>(halo[d]);
+    geometry->halo[d] = static_cast<int32_t>(halo[d]);
   }
-  plan->classes = static_cast<uint32_t>(classes);
-  plan->column_tiles = static_cast<uint32_t>(CeilDiv(gemm.columns, fixed.columns));
-  const int64_t tiles = gemm.batch * plan->tiles[0] * plan->tiles[1];
-  const int64_t kinds = gemm.groups.count() * classes * plan->column_tiles;
+  const int64_t tiles = gemm.batch * geometry->tiles[0] * geometry->tiles[1];
   const int64_t taps = int64_t{TapsOf(window, 0)} * TapsOf(window, 1);
-  if (tiles > INT32_MAX / 2 || kinds > INT32_MAX || taps > 1024) return false;
-  plan->all_tiles = static_cast<int32_t>(tiles);
-  plan->taps = static_cast<int32_t>(taps);
+  if (tiles > INT32_MAX / 2 || classes > INT32_MAX || taps > 1024) return false;
+  geometry->classes = static_cast<uint32_t>(classes);
+  geometry->all_tiles = static_cast<int32_t>(tiles);
+  geometry->taps = static_cast<int32_t>(taps);
 
-  plan->chunks = quads ? 1 : static_cast<int32_t>(CeilDiv(gemm.depth, kHaloChunk));
-  plan->pixel_pitch = quads ? 8 : (plan->chunks | 1) * 16;  // odd: 8 neighbouring pixels' chunks lie in different banks
-  const int64_t plane = CeilDiv(halo[1], plan->step[1]) * plan->pixel_pitch, line = plane * plan->step[1];
-  const int64_t halo_bytes = CeilDiv(line * halo[0], 16) * 16;
+  geometry->chunks = quads ? 1 : static_cast<int32_t>(CeilDiv(gemm.depth, kHaloChunk));
+  // Odd in units of 16 bytes: 8 neighbouring pixels' chunks lie in different banks.
+  geometry->pixel_pitch = quads ? 8 : (geometry->chunks | 1) * 16;
+  const int64_t plane = CeilDiv(halo[1], geometry->step[1]) * geometry->pixel_pitch, line = plane * geometry->step[1];
+  const int64_t bytes = CeilDiv(line * halo[0], 16) * 16;
+  if (bytes > INT32_MAX / 4) return false;
+  geometry->plane_pitch = static_cast<int32_t>(plane);
+  geometry->line_pitch = static_cast<int32_t>(line);
+  geometry->halo_bytes = static_cast<int32_t>(bytes);
+  geometry->vector_source =
+      gemm.source_type == gemm.compute_type && gemm.depth % kHaloChunk == 0 && IsAligned(gemm.source);
+
+  geometry->by_width = Divisor(geometry->tile[1]);
+  geometry->by_halo_line = Divisor(geometry->halo[1] * geometry->chunks);
+  geometry->by_chunks = Divisor(geometry->chunks);
+  geometry->by_step = Divisor(geometry->step[1]);
+  geometry->by_tiles_across = Divisor(geometry->tiles[1]);
+  geometry->by_tiles = Divisor(geometry->tiles[0] * geometry->tiles[1]);
+  geometry->by_padded_depth = Divisor(geometry->chunks * kHaloChunk);
+  geometry->by_kernel_width = Divisor(window.kernel[1]);
+  return true;
+}
+
+int ResidentBlocks(int bytes, int shared_limit, int most) {
+  constexpr int kReserved = 1 << 10;  // of shared memory, that each block costs besides its own
+  return std::clamp((shared_limit + kReserved) / (bytes + kReserved), 1, most);
+}
+
+bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan) {
+  const bool quads = IsQuad(gemm);
+  const HaloFixed fixed = HaloFixedOf(quads, HaloProducts(gemm));
+  *plan = {};
+  if (!PlanGeometry(gemm, quads, fixed.rows, plan)) return false;
+  const int64_t column_tiles = CeilDiv(gemm.columns, fixed.columns);
+  const int64_t kinds = gemm.groups.count() * plan->classes * column_tiles;
+  if (kinds > INT32_MAX) return false;
+  plan->column_tiles = static_cast<uint32_t>(column_tiles);
+
   // Steps of the main loop: 16 deep, of two chunks or four quads.
-  const int64_t entries = quads ? CeilDiv(taps, 4) * 4 : CeilDiv(taps * plan->chunks, 2) * 2;
-  const int64_t depth = entries * (quads ? 4 : kHaloChunk);
-  plan->weight_pitch = static_cast<int32_t>(depth * 2 + 16);
-  const int64_t weight_bytes = gemm.transposed && !quads ? fixed.columns * int64_t{plan->weight_pitch}
-                               : quads                   ? depth * fixed.columns * 2
-                                                         : depth * HaloWeightPitch(fixed.columns);
+  const int64_t per_step = quads ? 4 : 2, entries = CeilDiv(plan->taps * plan->chunks, per_step) * per_step;
+  const int64_t depth = entries * (quads ? kMostQuadChannels : kHaloChunk);
+  const int64_t weight_pitch = depth * 2 + 16;
+  const int64_t weight_bytes = quads             ? depth * fixed.columns * 2
+                               : gemm.transposed ? fixed.columns * weight_pitch
+                                                 : depth * HaloWeightPitch(fixed.columns);
   const auto rounded = [](int64_t bytes) { return static_cast<int32_t>(CeilDiv(bytes, 16) * 16); };
-  plan->bias_at = 16;  // after zeros
+  plan->bias_at = 16;
   plan->slots_at = plan->bias_at + rounded(fixed.columns * 4);
-  plan->table_at = plan->slots_at + rounded(taps * 4);
+  plan->table_at = plan->slots_at + rounded(plan->taps * 4);
   plan->weight_at = plan->table_at + rounded(entries * 8);
-  const int64_t bytes = plan->weight_at + weight_bytes + 2 * halo_bytes;
+  const int64_t bytes = plan->weight_at + weight_bytes + 2 * int64_t{plan->halo_bytes};
   if (bytes > shared_limit) return false;
-  plan->plane_pitch = static_cast<int32_t>(plane);
-  plan->line_pitch = static_cast<int32_t>(line);
+  plan->weight_pitch = static_cast<int32_t>(weight_pitch);
   plan->halo_at = plan->weight_at + static_cast<int32_t>(weight_bytes);
-  plan->halo_bytes = static_cast<int32_t>(halo_bytes);
   plan->bytes = static_cast<int32_t>(bytes);
+  plan->vector_weight = (gemm.transposed ? gemm.depth : gemm.columns) % kHaloChunk == 0 && IsAligned(gemm.weight);
+  plan->vector_out = int64_t{gemm.columns} * ElementBytes(gemm.out_type) % 16 == 0 && IsAligned(gemm.out);
 
-  const int weight_line = gemm.transposed ? gemm.depth : gemm.columns;
-  const int out_bytes = ElementBytes(gemm.out_type);
-  plan->vector_source = gemm.source_type == gemm.compute_type && gemm.depth % kHaloChunk == 0 && IsAligned(gemm.source);
-  plan->vector_weight = weight_line % kHaloChunk == 0 && IsAligned(gemm.weight);
-  plan->vector_out = int64_t{gemm.columns} * out_bytes % 16 == 0 && IsAligned(gemm.out);
-
-  // A block keeps its weights for all its tiles; blocks of all kinds together fill the device once.
-  constexpr int kReserved = 1 << 10;  // bytes of shared memory that each block costs besides its own
-  const int64_t resident = std::clamp<int64_t>((shared_limit + kReserved) / (bytes + kReserved), 1, fixed.blocks);
-  const int64_t share = std::max<int64_t>(1, multiprocessors * resident / std::max<int64_t>(kinds, 1));
-  // Every block gets equally many tiles, as far as that is possible.
-  const int64_t rounds = CeilDiv(std::max<int64_t>(tiles, 1), share);
-  plan->blocks_of_kind = static_cast<uint32_t>(CeilDiv(tiles, rounds));
-
-  plan->by_width = Divisor(plan->tile[1]);
-  plan->by_halo_line = Divisor(plan->halo[1] * plan->chunks);
-  plan->by_chunks = Divisor(plan->chunks);
-  plan->by_step = Divisor(plan->step[1]);
-  plan->by_tiles_across = Divisor(plan->tiles[1]);
-  plan->by_tiles = Divisor(plan->tiles[0] * plan->tiles[1]);
-  plan->by_padded_depth = Divisor(plan->chunks * kHaloChunk);
-  plan->by_kernel_width = Divisor(window.kernel[1]);
+  // A block keeps its weights for all its tiles: blocks of all kinds together fill the device once, and have equally many
+  // tiles as far as that is possible.
+  const int64_t resident = ResidentBlocks(plan->bytes, shared_limit, fixed.blocks);
+  const int64_t share = std::max<int64_t>(1, multiprocessors * resident / kinds);
+  const int64_t rounds = std::max<int64_t>(1, CeilDiv(plan->all_tiles, share));
+  plan->blocks_of_kind = static_cast<uint32_t>(CeilDiv(plan->all_tiles, rounds));
   return true;
 }
 

@@ -38,27 +38,39 @@ inline int HaloProducts(const TapGemm& gemm) {
   return gemm.columns <= 8 && !IsQuad(gemm) ? 1 : gemm.columns <= 32 ? 4 : 8;
 }
 
-struct HaloPlan {
+// Tiles of the result, and where a halo's pixels lie in shared memory.
+struct HaloGeometry {
   int32_t step[2];     // source pixels from one pixel of the tile to the next
   int32_t spacing[2];  // pixels of the result, the same
   int32_t tile[2];     // height and width of a tile
   int32_t halo[2];     // of its halo, in the class with the most
   int32_t tiles[2];    // tiles of an image's class down and across, in the class with the most
-  uint32_t classes, column_tiles, blocks_of_kind;
-  int32_t all_tiles;   // of one kind (group, class, column tile): those of all images
+  uint32_t classes;
+  int32_t all_tiles;   // of one class: those of all images
   int32_t chunks;      // of a pixel; 1 where it is a quad
   int32_t taps;        // of the class with the most
-  bool vector_source, vector_weight, vector_out;  // 16-byte loads and stores are possible
-
-  // Bytes in shared memory.
-  int32_t pixel_pitch, plane_pitch, line_pitch;  // from a pixel, a plane, a line of the halo to the next
-  int32_t weight_pitch;                          // of rows that hold one column's depth, where weights are transposed
-  int32_t bias_at, slots_at, table_at, weight_at, halo_at, halo_bytes, bytes;
+  int32_t pixel_pitch, plane_pitch, line_pitch;  // bytes from a pixel, a plane, a line of the halo to the next
+  int32_t halo_bytes;
+  bool vector_source;  // 16-byte copies are possible
 
   Divisor by_width, by_halo_line, by_chunks, by_step, by_tiles_across, by_tiles, by_padded_depth, by_kernel_width;
 };
 
-// Fills a plan; false where the problem does not fit into a block's `shared_limit` bytes, or counts leave 32 bits.
+// Tiles of at most `rows` pixels. False where counts leave 32 bits or a halo would be far too large.
+bool PlanGeometry(const TapGemm& gemm, bool quads, int rows, HaloGeometry* geometry);
+
+// What forward and dinput add.
+struct HaloPlan : HaloGeometry {
+  uint32_t column_tiles, blocks_of_kind;  // a kind: group, class, column tile
+  bool vector_weight, vector_out;         // 16-byte loads and stores are possible
+  int32_t weight_pitch;                   // bytes from one column's depth to the next, where weights are transposed
+  int32_t bias_at, slots_at, table_at, weight_at, halo_at, bytes;  // places in shared memory, after 16 bytes of zeros
+};
+
+// False also where the problem does not fit into a block's `shared_limit` bytes.
 bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan);
+
+// Blocks of `bytes` shared memory that a multiprocessor holds, at most `most`.
+int ResidentBlocks(int bytes, int shared_limit, int most);
 
 }  // namespace knnconv::gpu

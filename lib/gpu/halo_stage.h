@@ -94,33 +94,33 @@ KNNCONV_DEVICE void StageQuadWeights(const TapGemm& gemm, const HaloPlan& plan, 
   }
 }
 
-// The halo of a tile; what lies outside the image is zero.
-template <typename Shape>
-KNNCONV_DEVICE void StageHalo(const TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, int tile_number, char* to) {
-  using T = typename Shape::T;
+// The halo of a tile; what lies outside the image is zero. `source` is the group's.
+template <typename T, bool kQuads>
+KNNCONV_DEVICE void StageHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, const char* source,
+                              int tile_number, int threads, char* to) {
   const WindowTaps& window = gemm.window;
-  const HaloTile tile = FindTile(plan, tile_number);
-  const int first_line = tile.i * plan.step[0] + block.origin[0], first = tile.j * plan.step[1] + block.origin[1];
+  const HaloTile tile = FindTile(geometry, tile_number);
+  const int first_line = tile.i * geometry.step[0] + taps.origin[0], first = tile.j * geometry.step[1] + taps.origin[1];
   const int bytes = ElementBytes(gemm.source_type);
-  const char* const image = block.source + int64_t{tile.image} * gemm.source_rows * gemm.depth * bytes;
-  const int units = plan.halo[0] * plan.halo[1] * plan.chunks;
+  const char* const image = source + int64_t{tile.image} * gemm.source_rows * gemm.depth * bytes;
+  const int units = geometry.halo[0] * geometry.halo[1] * geometry.chunks;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < units; i += Shape::kThreads) {
-    const Divisor::Result line = plan.by_halo_line.Divide(i), pixel = plan.by_chunks.Divide(line.remainder);
-    const Divisor::Result across = plan.by_step.Divide(pixel.quotient);
+  for (int i = threadIdx.x; i < units; i += threads) {
+    const Divisor::Result line = geometry.by_halo_line.Divide(i), pixel = geometry.by_chunks.Divide(line.remainder);
+    const Divisor::Result across = geometry.by_step.Divide(pixel.quotient);
     const int h = first_line + line.quotient, w = first + pixel.quotient, channel = pixel.remainder * kHaloChunk;
     const bool exists = static_cast<uint32_t>(h) < static_cast<uint32_t>(window.source_size[0]) &&
                         static_cast<uint32_t>(w) < static_cast<uint32_t>(window.source_size[1]);
-    char* const at = to + line.quotient * plan.line_pitch + across.remainder * plan.plane_pitch +
-                     across.quotient * plan.pixel_pitch;
+    char* const at = to + line.quotient * geometry.line_pitch + across.remainder * geometry.plane_pitch +
+                     across.quotient * geometry.pixel_pitch;
     const int64_t element = exists ? int64_t{h * window.source_size[1] + w} * gemm.depth + channel : 0;
-    if constexpr (Shape::kQuads) {
-      const uint4 bits = ReadElements<T>(image, gemm.source_type, element, exists ? gemm.depth : 0, 1);
+    const int count = exists ? gemm.depth - channel : 0;
+    if constexpr (kQuads) {
+      const uint4 bits = ReadElements<T>(image, gemm.source_type, element, count, 1);
       *reinterpret_cast<uint2*>(at) = make_uint2(bits.x, bits.y);
-    } else if (plan.vector_source) {
+    } else if (geometry.vector_source) {
       CopyAsync16(at + channel * 2, image + element * 2, exists);
     } else {
-      const int count = exists ? gemm.depth - channel : 0;
       *reinterpret_cast<uint4*>(at + channel * 2) = ReadElements<T>(image, gemm.source_type, element, count, 1);
     }
   }
