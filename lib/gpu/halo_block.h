@@ -32,7 +32,7 @@ struct HaloShape {
   using Deal = ColumnDeal<kTiles_>;
   static constexpr bool kQuads = kQuads_, kTransposed = kTransposed_;
   static constexpr HaloFixed kFixed = HaloFixedOf(kQuads, kTiles_);
-  static constexpr int kWarps = 4, kThreads = kWarps * kWarpSize;
+  static constexpr int kWarps = kFixed.warps, kThreads = kWarps * kWarpSize;
   static constexpr int kTiles = kTiles_, kHigh = kFixed.rows / kWarps / 16, kBlocks = kFixed.blocks;
   static constexpr int kRows = kFixed.rows, kColumns = kFixed.columns;
   static constexpr int kPerStep = kQuads ? 4 : 2;  // table entries of a step of the main loop, 16 deep

@@ -27,7 +27,8 @@ template <typename T_, int kUnits_, int kGroups_>
 struct HaloDweightTile {
   using T = T_;
   static constexpr int kUnits = kUnits_, kGroups = kGroups_, kWarpsDown = 4, kProducts = 4;
-  static constexpr int kThreads = kWarpsDown * kGroups * kWarpSize, kColumns = kGroups * kProducts * 8;
+  static constexpr int kWarps = kWarpsDown * kGroups, kThreads = kWarps * kWarpSize;
+  static constexpr int kColumns = kGroups * kProducts * 8;
   static constexpr int kBlocks = HaloDweightBlocks(kUnits, kGroups);
 };
 
@@ -95,7 +96,7 @@ KNNCONV_DEVICE void StageCotangent(const TapGemm& forward, const HaloDweightPlan
       CopyAsync16(line, from + row * forward.columns, exists);
     } else {
       *reinterpret_cast<uint4*>(line) =
-          ReadElements<T>(from, ElementOf<T>::value, row * forward.columns, exists ? left : 0, 1);
+          ReadElements<T>(from + row * forward.columns, exists ? left : 0, 1);
     }
   }
 }
@@ -104,10 +105,10 @@ template <typename Tile>
 using HaloDweightSums = float[Tile::kUnits][Tile::kProducts][4];
 
 // Adds one tile's products, and g's columns to `bias` where `sums_bias`. `place` is where the lane's chunks of x lie from a
-// pixel's own place; `stage`, where the halo lies in `shared`.
+// pixel's own place; `halo` and `cotangent`, where tiles lie in `shared`.
 template <typename Tile>
 KNNCONV_DEVICE void MultiplyTile(const HaloDweightPlan& plan, const HaloSlice& slice, int tile_number, const char* shared,
-                                 int stage, const int (&place)[Tile::kUnits], bool sums_bias,
+                                 int halo, int cotangent, const int (&place)[Tile::kUnits], bool sums_bias,
                                  HaloDweightSums<Tile>& sums, float (&bias)[Tile::kProducts][2]) {
   using T = typename Tile::T;
   const int lane = threadIdx.x % kWarpSize, across = threadIdx.x / kWarpSize / Tile::kWarpsDown;
@@ -116,17 +117,16 @@ KNNCONV_DEVICE void MultiplyTile(const HaloDweightPlan& plan, const HaloSlice& s
   const int height = min(plan.tile[0], slice.size[0] - tile.i), width = min(plan.tile[1], slice.size[1] - tile.j);
   const int steps = (plan.tile[0] * plan.tile[1] + 15) / 16;
   const int line_step = plan.step[0] * plan.line_pitch;
-  const char* cotangent = shared + stage + plan.cotangent_at + (matrix % 2 * 8 + inner) * plan.cotangent_pitch +
-                          (across * Tile::kProducts * 8 + matrix / 2 * 8) * 2;
+  cotangent += (matrix % 2 * 8 + inner) * plan.cotangent_pitch + (across * Tile::kProducts * 8 + matrix / 2 * 8) * 2;
 #pragma unroll 2
   for (int step = 0; step < steps; ++step) {
     const Divisor::Result at = plan.by_width.Divide(step * 16 + matrix / 2 * 8 + inner);
     const bool exists = at.quotient < height && at.remainder < width;
-    const int pixel = exists ? stage + at.quotient * line_step + at.remainder * plan.pixel_pitch : 0;
+    const int pixel = exists ? halo + at.quotient * line_step + at.remainder * plan.pixel_pitch : 0;
     const int mask = exists ? -1 : 0;  // else zeros, which stand first in shared memory
     uint32_t b[Tile::kProducts / 2][4];
 #pragma unroll
-    for (int pair = 0; pair < Tile::kProducts / 2; ++pair) LoadMatrices<true>(b[pair], cotangent + pair * 32);
+    for (int pair = 0; pair < Tile::kProducts / 2; ++pair) LoadMatrices<true>(b[pair], shared + cotangent + pair * 32);
     cotangent += 16 * plan.cotangent_pitch;
 #pragma unroll
     for (int unit = 0; unit < Tile::kUnits; ++unit) {
@@ -205,10 +205,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     HaloDweightSums<Tile> sums = {};
     float bias[Tile::kProducts][2] = {}, bias_chain[Tile::kProducts][2] = {};
 
+    // g's tiles have two places, the halo one if it comes raw.
+    const bool raw = plan.raw_bytes > 0;
     int stage = plan.stage_at, other = plan.stage_at + plan.stage_bytes, chain = 0;
     const auto copy = [&](int tile, int to) {
-      StageHalo<typename Tile::T, false>(forward, plan, slice, slice.source, tile, Tile::kThreads, shared + to);
-      StageCotangent<Tile>(forward, plan, slice, tile, shared + to + plan.cotangent_at);
+      const int halo = raw ? plan.raw_at : to + plan.cotangent_bytes;
+      StageHalo<Tile::kWarps>(forward, plan, slice, slice.source, tile, shared + halo);
+      StageCotangent<Tile>(forward, plan, slice, tile, shared + to);
     };
     const int stride = static_cast<int>(plan.slices);
     bool has_partial = false;
@@ -218,9 +221,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     for (int tile = slice.slice; tile < plan.all_tiles; tile += stride) {
       WaitForCopies<0>();
       __syncthreads();  // also, every warp is done with the other stage
+      const int halo = raw ? plan.halo_at : stage + plan.cotangent_bytes;
+      if (raw) {
+        UnpackHalo<typename Tile::T, false, Tile::kWarps>(forward, plan, slice, slice.source, tile, shared + plan.raw_at,
+                                                          shared + halo);
+        __syncthreads();
+      }
       if (tile + stride < plan.all_tiles) copy(tile + stride, other);
       CommitCopies();
-      MultiplyTile<Tile>(plan, slice, tile, shared, stage, place, sums_bias, sums, bias_chain);
+      MultiplyTile<Tile>(plan, slice, tile, shared, halo, stage, place, sums_bias, sums, bias_chain);
       const int swap = stage;
       stage = other;
       other = swap;

@@ -62,9 +62,11 @@ bool PlanHaloDweight(const Dweight& dweight, const TapGemm& forward, const HaloD
   plan->cotangent_pitch = 32 * shape.groups * 2 + 16;  // odd in units of 16 bytes: 8 pixels' chunks in different banks
   plan->slots_at = 16;                                 // after zeros
   plan->table_at = plan->slots_at + rounded(plan->taps * 4);
-  plan->stage_at = plan->table_at + rounded(plan->taps * plan->chunks * 8 + 8);
-  plan->cotangent_at = plan->halo_bytes;
-  plan->stage_bytes = plan->halo_bytes + kPixels * plan->cotangent_pitch;
+  plan->halo_at = plan->table_at + rounded(int64_t{plan->taps} * plan->chunks * 8);
+  plan->raw_at = plan->halo_at + (plan->raw_bytes > 0 ? plan->halo_bytes : 0);
+  plan->stage_at = plan->raw_at + plan->raw_bytes;
+  plan->cotangent_bytes = kPixels * plan->cotangent_pitch;
+  plan->stage_bytes = plan->cotangent_bytes + (plan->raw_bytes > 0 ? 0 : plan->halo_bytes);
   const int64_t bytes = plan->stage_at + int64_t{2} * plan->stage_bytes;
   if (bytes > shared_limit) return false;
   plan->bytes = static_cast<int32_t>(bytes);
@@ -72,7 +74,7 @@ bool PlanHaloDweight(const Dweight& dweight, const TapGemm& forward, const HaloD
   plan->vector_cotangent = dweight.columns % kHaloChunk == 0 && aligned(dweight.g, 16);
   plan->vector_partials = dweight.columns % 2 == 0 && aligned(dweight.partials, 8);
 
-  // Slices have equally many tiles of the image, as far as that is possible, and fill the device once.
+  // Slices fill the device once.
   int resident = ResidentBlocks(plan->bytes, shared_limit, HaloDweightBlocks(shape.units, shape.groups));
   if (const char* e = std::getenv("RES")) resident = std::min(resident, std::atoi(e));
   const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
@@ -80,8 +82,7 @@ bool PlanHaloDweight(const Dweight& dweight, const TapGemm& forward, const HaloD
   const int64_t room = dweight.partial_elements / std::max<int64_t>(slice, 1);
   const int64_t most = std::min<int64_t>({room, plan->all_tiles, multiprocessors * resident / tiles});
   if (room < 1) return false;
-  const int64_t rounds = CeilDiv(plan->all_tiles, std::max<int64_t>(1, most));
-  plan->slices = static_cast<uint32_t>(std::max<int64_t>(1, CeilDiv(plan->all_tiles, std::max<int64_t>(1, rounds))));
+  plan->slices = static_cast<uint32_t>(std::max<int64_t>(1, most));
   const int64_t sums = forward.groups.count() * plan->slices;
   plan->bias_partials = dweight.db != nullptr ? dweight.partials + sums * weight : nullptr;
   return true;

@@ -24,7 +24,8 @@ struct HaloDweightPlan : HaloGeometry {
   uint32_t row_tiles, column_tiles, slices;
   bool vector_cotangent, vector_partials;  // 16-byte copies of g and 8-byte stores of partials are possible
   int32_t cotangent_pitch;                 // bytes from a pixel of g's tile to the next
-  int32_t slots_at, table_at, stage_at, cotangent_at, stage_bytes, bytes;  // places in shared memory; cotangent_at in a stage
+  // Places in shared memory. A stage is a tile of g, and a halo if that is copied to its place.
+  int32_t slots_at, table_at, halo_at, raw_at, stage_at, cotangent_bytes, stage_bytes, bytes;
   float* bias_partials;                    // [groups, slices, columns], or null; dw's are [groups, slices, V * C, columns]
 };
 

@@ -176,11 +176,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const HaloBlock block = OpenHalo<Shape>(gemm, plan, shared);
     const int steps = (block.taps * plan.chunks + Shape::kPerStep - 1) / Shape::kPerStep;
     const int stride = static_cast<int>(plan.blocks_of_kind);
-    int halo = plan.halo_at, other = plan.halo_at + plan.halo_bytes;
-    const auto stage = [&](int tile, int at) {
-      StageHalo<typename Shape::T, Shape::kQuads>(gemm, plan, block, block.source, tile, Shape::kThreads, shared + at);
-    };
-    stage(block.part, halo);
+    const bool raw = plan.raw_bytes > 0;
+    int halo = plan.halo_at, other = plan.stage_at;
+    StageHalo<Shape::kWarps>(gemm, plan, block, block.source, block.part, shared + (raw ? other : halo));
     CommitCopies();
     if constexpr (Shape::kQuads) {
       StageQuadWeights<Shape>(gemm, plan, block, shared, steps);
@@ -191,7 +189,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     for (int tile = block.part; tile < plan.all_tiles; tile += stride) {
       WaitForCopies<0>();
       __syncthreads();  // also, every warp is done with the other halo
-      if (tile + stride < plan.all_tiles) stage(tile + stride, other);
+      if (raw) {
+        UnpackHalo<typename Shape::T, Shape::kQuads, Shape::kWarps>(gemm, plan, block, block.source, tile,
+                                                                     shared + other, shared + halo);
+        __syncthreads();
+      }
+      if (tile + stride < plan.all_tiles) {
+        StageHalo<Shape::kWarps>(gemm, plan, block, block.source, tile + stride, shared + other);
+      }
       CommitCopies();
       HaloSums<Shape> sums;
 #pragma unroll
@@ -205,6 +210,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
         MultiplyChunks<Shape>(plan, shared, halo, steps, sums);
       }
       WriteHaloTile<Shape>(gemm, plan, block, tile, reinterpret_cast<const float*>(shared + plan.bias_at), sums);
+      if (raw) continue;
       const int swap = halo;
       halo = other;
       other = swap;

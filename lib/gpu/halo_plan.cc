@@ -80,8 +80,15 @@ bool PlanGeometry(const TapGemm& gemm, bool quads, int rows, HaloGeometry* geome
   geometry->plane_pitch = static_cast<int32_t>(plane);
   geometry->line_pitch = static_cast<int32_t>(line);
   geometry->halo_bytes = static_cast<int32_t>(bytes);
-  geometry->vector_source =
-      gemm.source_type == gemm.compute_type && gemm.depth % kHaloChunk == 0 && IsAligned(gemm.source);
+  geometry->aligned_source = IsAligned(gemm.source);
+  const bool in_place = !quads && gemm.source_type == gemm.compute_type && gemm.depth % kHaloChunk == 0;
+  if (!in_place || !geometry->aligned_source) {
+    // A line starts and ends anywhere in 16 bytes.
+    const int64_t pitch = (halo[1] * gemm.depth * ElementBytes(gemm.source_type) + 30) / 16 * 16;
+    if (pitch * halo[0] > INT32_MAX / 4) return false;
+    geometry->raw_pitch = static_cast<int32_t>(pitch);
+    geometry->raw_bytes = static_cast<int32_t>(pitch * halo[0]);
+  }
 
   geometry->by_width = Divisor(geometry->tile[1]);
   geometry->by_halo_line = Divisor(geometry->halo[1] * geometry->chunks);
@@ -121,20 +128,20 @@ bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPl
   plan->slots_at = plan->bias_at + rounded(fixed.columns * 4);
   plan->table_at = plan->slots_at + rounded(plan->taps * 4);
   plan->weight_at = plan->table_at + rounded(entries * 8);
-  const int64_t bytes = plan->weight_at + weight_bytes + 2 * int64_t{plan->halo_bytes};
+  const int64_t stage = plan->raw_bytes > 0 ? plan->raw_bytes : plan->halo_bytes;
+  const int64_t bytes = plan->weight_at + weight_bytes + plan->halo_bytes + stage;
   if (bytes > shared_limit) return false;
   plan->weight_pitch = static_cast<int32_t>(weight_pitch);
   plan->halo_at = plan->weight_at + static_cast<int32_t>(weight_bytes);
+  plan->stage_at = plan->halo_at + plan->halo_bytes;
   plan->bytes = static_cast<int32_t>(bytes);
   plan->vector_weight = (gemm.transposed ? gemm.depth : gemm.columns) % kHaloChunk == 0 && IsAligned(gemm.weight);
   plan->vector_out = int64_t{gemm.columns} * ElementBytes(gemm.out_type) % 16 == 0 && IsAligned(gemm.out);
 
-  // A block keeps its weights for all its tiles: blocks of all kinds together fill the device once, and have equally many
-  // tiles as far as that is possible.
+  // A block keeps its weights for all its tiles: blocks of all kinds together fill the device once.
   const int64_t resident = ResidentBlocks(plan->bytes, shared_limit, fixed.blocks);
   const int64_t share = std::max<int64_t>(1, multiprocessors * resident / kinds);
-  const int64_t rounds = std::max<int64_t>(1, CeilDiv(plan->all_tiles, share));
-  plan->blocks_of_kind = static_cast<uint32_t>(CeilDiv(plan->all_tiles, rounds));
+  plan->blocks_of_kind = static_cast<uint32_t>(std::min<int64_t>(share, plan->all_tiles));
   return true;
 }
 

@@ -20,15 +20,23 @@ constexpr int HaloWeightPitch(int columns) { return columns * 2 + (columns > 8 ?
 // A kernel's fixed sizes, by what a source pixel is and by how many products of 8 columns a tile has. Registers hold
 // rows * columns / 128 sums a thread.
 struct HaloFixed {
+  int warps;
   int rows;     // pixels of a tile
   int columns;  // of a tile
   int blocks;   // that share a multiprocessor, as registers allow
 };
 
+#ifndef HALO_FIXED_4
+#define HALO_FIXED_1 {4, 256, 8, 4}
+#define HALO_FIXED_4 {4, 256, 32, 3}
+#define HALO_FIXED_8 {8, 256, 64, 2}
+#define HALO_FIXED_Q4 {4, 256, 32, 4}
+#define HALO_FIXED_Q8 {4, 256, 64, 2}
+#endif
 constexpr HaloFixed HaloFixedOf(bool quads, int products) {
-  if (products == 1) return {256, 8, 4};
-  if (products == 4) return {256, 32, 3};
-  return quads ? HaloFixed{256, 64, 2} : HaloFixed{128, 64, 3};
+  if (products == 1) return HALO_FIXED_1;
+  if (products == 4) return quads ? HaloFixed HALO_FIXED_Q4 : HaloFixed HALO_FIXED_4;
+  return quads ? HaloFixed HALO_FIXED_Q8 : HaloFixed HALO_FIXED_8;
 }
 
 inline bool IsQuad(const TapGemm& gemm) { return gemm.depth <= kMostQuadChannels; }
@@ -51,7 +59,10 @@ struct HaloGeometry {
   int32_t taps;        // of the class with the most
   int32_t pixel_pitch, plane_pitch, line_pitch;  // bytes from a pixel, a plane, a line of the halo to the next
   int32_t halo_bytes;
-  bool vector_source;  // 16-byte copies are possible
+  // Source pixels that 16-byte copies cannot put in place (channels no multiple of 8, float32) are copied as they lie in
+  // memory, line by line, and put in place from there. 0: copies put them in place.
+  int32_t raw_pitch, raw_bytes;
+  bool aligned_source;
 
   Divisor by_width, by_halo_line, by_chunks, by_step, by_tiles_across, by_tiles, by_padded_depth, by_kernel_width;
 };
@@ -64,7 +75,8 @@ struct HaloPlan : HaloGeometry {
   uint32_t column_tiles, blocks_of_kind;  // a kind: group, class, column tile
   bool vector_weight, vector_out;         // 16-byte loads and stores are possible
   int32_t weight_pitch;                   // bytes from one column's depth to the next, where weights are transposed
-  int32_t bias_at, slots_at, table_at, weight_at, halo_at, bytes;  // places in shared memory, after 16 bytes of zeros
+  // Places in shared memory, after 16 bytes of zeros. At stage_at a second halo, or raw lines.
+  int32_t bias_at, slots_at, table_at, weight_at, halo_at, stage_at, bytes;
 };
 
 // False also where the problem does not fit into a block's `shared_limit` bytes.

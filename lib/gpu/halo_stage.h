@@ -8,22 +8,40 @@
 
 namespace knnconv::gpu {
 
-template <typename T, int kCount>
+template <typename T>
 union HaloChunk {
   uint4 bits;
-  T value[kCount];
+  T value[kHaloChunk];
   KNNCONV_DEVICE HaloChunk() : bits(make_uint4(0, 0, 0, 0)) {}
 };
 
-// `count` elements from `index` on, which lie `pitch` apart, and zeros.
-template <typename T>
-KNNCONV_DEVICE uint4 ReadElements(const void* data, Element type, int64_t index, int count, int pitch) {
-  HaloChunk<T, kHaloChunk> chunk;
+// `count` elements that lie `pitch` apart, and zeros.
+template <typename T, typename From>
+KNNCONV_DEVICE uint4 ReadElements(const From* from, int count, int pitch) {
+  HaloChunk<T> chunk;
 #pragma unroll
   for (int e = 0; e < kHaloChunk; ++e) {
-    if (e < count) chunk.value[e] = FromFloat<T>(LoadElement(data, type, index + int64_t{e} * pitch));
+    if (e < count) chunk.value[e] = FromFloat<T>(ToFloat(from[int64_t{e} * pitch]));
   }
   return chunk.bits;
+}
+
+// For i from the thread's number on, in steps of `threads`: store(i, load(i)), with several loads in flight.
+template <typename Load, typename Store>
+KNNCONV_DEVICE void CopyBatched(int count, int threads, const Load& load, const Store& store) {
+  constexpr int kBatch = 6;
+#pragma unroll 1
+  for (int first = threadIdx.x; first < count; first += kBatch * threads) {
+    uint4 value[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i * threads < count) value[i] = load(first + i * threads);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i * threads < count) store(first + i * threads, value[i]);
+    }
+  }
 }
 
 // Weights for products of chunks. Not transposed, rows are depths and hold the tile's columns as they are dealt to
@@ -33,42 +51,47 @@ KNNCONV_DEVICE void StageChunkWeights(const TapGemm& gemm, const HaloPlan& plan,
                                       int steps) {
   using T = typename Shape::T;
   using Deal = typename Shape::Deal;
-  constexpr Element kType = ElementOf<T>::value;
   const int32_t* const slots = reinterpret_cast<const int32_t*>(shared + plan.slots_at);
   const T* const weight = reinterpret_cast<const T*>(block.weight);
   char* const to = shared + plan.weight_at;
-  constexpr int kLine = Shape::kColumns / kHaloChunk;  // chunks of a row, or columns of a chunk of depth
-  const int count = Shape::kTransposed ? Shape::kColumns * steps * 2 : steps * 16 * kLine;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < count; i += Shape::kThreads) {
-    if constexpr (Shape::kTransposed) {
-      const int column = i % Shape::kColumns, unit = i / Shape::kColumns;  // of 8 in the depth
-      const Divisor::Result tap = plan.by_chunks.Divide(unit);
-      const int channel = tap.remainder * kHaloChunk, from_column = block.first_column + column;
-      uint4 bits = make_uint4(0, 0, 0, 0);
-      if (tap.quotient < block.taps && from_column < gemm.columns) {
-        const int64_t at = (int64_t{slots[tap.quotient]} * gemm.columns + from_column) * gemm.depth + channel;
-        bits = plan.vector_weight ? *reinterpret_cast<const uint4*>(weight + at)
-                                  : ReadElements<T>(weight, kType, at, gemm.depth - channel, 1);
+  const auto read = [&](int64_t at, int count) {
+    return plan.vector_weight ? *reinterpret_cast<const uint4*>(weight + at) : ReadElements<T>(weight + at, count, 1);
+  };
+  if constexpr (Shape::kTransposed) {
+    // Unit i: 8 of the depth of one column. Neighbouring threads have neighbouring units.
+    const auto load = [&](int i) {
+      const int column = block.first_column + i % Shape::kColumns;
+      const Divisor::Result tap = plan.by_chunks.Divide(i / Shape::kColumns);
+      if (tap.quotient >= block.taps || column >= gemm.columns) return make_uint4(0, 0, 0, 0);
+      const int channel = tap.remainder * kHaloChunk;
+      return read((int64_t{slots[tap.quotient]} * gemm.columns + column) * gemm.depth + channel, gemm.depth - channel);
+    };
+    const auto store = [&](int i, const uint4& bits) {
+      char* const line = to + Deal::Position(i % Shape::kColumns) * plan.weight_pitch;
+      *reinterpret_cast<uint4*>(line + i / Shape::kColumns * 16) = bits;
+    };
+    CopyBatched(Shape::kColumns * steps * 2, Shape::kThreads, load, store);
+  } else {
+    constexpr int kLine = Shape::kColumns / kHaloChunk;
+    const auto load = [&](int i) {
+      const int column = block.first_column + i % kLine * kHaloChunk;
+      const Divisor::Result tap = plan.by_padded_depth.Divide(i / kLine);
+      if (tap.quotient >= block.taps || tap.remainder >= gemm.depth || column >= gemm.columns) {
+        return make_uint4(0, 0, 0, 0);
       }
-      *reinterpret_cast<uint4*>(to + Deal::Position(column) * plan.weight_pitch + unit * 16) = bits;
-    } else {
-      const int row = i / kLine, column = i % kLine * kHaloChunk, left = gemm.columns - block.first_column - column;
-      const Divisor::Result tap = plan.by_padded_depth.Divide(row);
-      uint4 bits = make_uint4(0, 0, 0, 0);
-      if (tap.quotient < block.taps && tap.remainder < gemm.depth && left > 0) {
-        const int64_t at = (int64_t{slots[tap.quotient]} * gemm.depth + tap.remainder) * gemm.columns +
-                           block.first_column + column;
-        bits = plan.vector_weight ? *reinterpret_cast<const uint4*>(weight + at)
-                                  : ReadElements<T>(weight, kType, at, left, 1);
-      }
-      char* const line = to + row * Shape::kWeightPitch;
+      return read((int64_t{slots[tap.quotient]} * gemm.depth + tap.remainder) * gemm.columns + column,
+                  gemm.columns - column);
+    };
+    const auto store = [&](int i, const uint4& bits) {
+      char* const line = to + i / kLine * Shape::kWeightPitch;
       const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
-        *reinterpret_cast<uint32_t*>(line + Deal::Position(column + pair * 2) * 2) = pairs[pair];
+        const int position = Deal::Position(i % kLine * kHaloChunk + pair * 2);
+        *reinterpret_cast<uint32_t*>(line + position * 2) = pairs[pair];
       }
-    }
+    };
+    CopyBatched(steps * 16 * kLine, Shape::kThreads, load, store);
   }
 }
 
@@ -78,51 +101,150 @@ KNNCONV_DEVICE void StageQuadWeights(const TapGemm& gemm, const HaloPlan& plan, 
                                      int steps) {
   using T = typename Shape::T;
   const int32_t* const slots = reinterpret_cast<const int32_t*>(shared + plan.slots_at);
+  const T* const weight = reinterpret_cast<const T*>(block.weight);
   uint2* const to = reinterpret_cast<uint2*>(shared + plan.weight_at);
   const int across = Shape::kTransposed ? gemm.depth : 1, down = Shape::kTransposed ? 1 : gemm.columns;
-#pragma unroll 2
-  for (int i = threadIdx.x; i < steps * 4 * Shape::kColumns; i += Shape::kThreads) {
-    // Neighbouring threads read neighbouring columns.
-    const int tap = i / Shape::kColumns, column = i % Shape::kColumns, from_column = block.first_column + column;
-    uint4 bits = make_uint4(0, 0, 0, 0);
-    if (tap < block.taps && from_column < gemm.columns) {
-      const int64_t at = int64_t{slots[tap]} * gemm.depth * gemm.columns + int64_t{from_column} * across;
-      bits = ReadElements<T>(block.weight, ElementOf<T>::value, at, gemm.depth, down);
-    }
-    const int position = Shape::Deal::Position(column);
+  // Unit i: a column's channels of one tap. Neighbouring threads have neighbouring columns.
+  const auto load = [&](int i) {
+    const int tap = i / Shape::kColumns, column = block.first_column + i % Shape::kColumns;
+    if (tap >= block.taps || column >= gemm.columns) return make_uint4(0, 0, 0, 0);
+    const int64_t at = int64_t{slots[tap]} * gemm.depth * gemm.columns + int64_t{column} * across;
+    return ReadElements<T>(weight + at, min(gemm.depth, kMostQuadChannels), down);
+  };
+  const auto store = [&](int i, const uint4& bits) {
+    const int tap = i / Shape::kColumns, position = Shape::Deal::Position(i % Shape::kColumns);
     to[(tap / 4 * Shape::kTiles + position / 8) * kWarpSize + position % 8 * 4 + tap % 4] = make_uint2(bits.x, bits.y);
+  };
+  CopyBatched(steps * 4 * Shape::kColumns, Shape::kThreads, load, store);
+}
+
+// Where a tile's halo lies in its image.
+struct HaloPlace {
+  const char* image;
+  int line, column;  // of the halo's first pixel; may lie outside
+};
+
+KNNCONV_DEVICE HaloPlace PlaceOfHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps,
+                                     const char* source, int tile_number) {
+  const HaloTile tile = FindTile(geometry, tile_number);
+  const int64_t image = int64_t{tile.image} * gemm.source_rows * gemm.depth * ElementBytes(gemm.source_type);
+  return {source + image, tile.i * geometry.step[0] + taps.origin[0], tile.j * geometry.step[1] + taps.origin[1]};
+}
+
+KNNCONV_DEVICE bool IsInside(int position, int size) { return static_cast<uint32_t>(position) < static_cast<uint32_t>(size); }
+
+// Bytes from a line's first pixel in the halo to where pixel number `pixel` lies.
+KNNCONV_DEVICE int PlaceInLine(const HaloGeometry& geometry, int pixel) {
+  const Divisor::Result across = geometry.by_step.Divide(pixel);
+  return across.remainder * geometry.plane_pitch + across.quotient * geometry.pixel_pitch;
+}
+
+// Copies a halo to its place; what lies outside the image is zero. A warp has every kWarps-th line.
+template <int kWarps>
+KNNCONV_DEVICE void CopyHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloPlace& place, char* to) {
+  const WindowTaps& window = gemm.window;
+  const int first = threadIdx.x / kWarpSize, units = geometry.halo[1] * geometry.chunks;
+  const int64_t line_bytes = int64_t{window.source_size[1]} * gemm.depth * 2;
+  for (int unit = threadIdx.x % kWarpSize; unit < units; unit += kWarpSize) {
+    const Divisor::Result pixel = geometry.by_chunks.Divide(unit);
+    const int column = place.column + pixel.quotient;
+    const bool exists = IsInside(column, window.source_size[1]);
+    int h = place.line + first;
+    char* at = to + first * geometry.line_pitch + PlaceInLine(geometry, pixel.quotient) + pixel.remainder * 16;
+    const char* from = place.image + h * line_bytes + (int64_t{column} * gemm.depth + pixel.remainder * kHaloChunk) * 2;
+#pragma unroll 2
+    for (int line = first; line < geometry.halo[0]; line += kWarps) {
+      CopyAsync16(at, from, exists && IsInside(h, window.source_size[0]));
+      h += kWarps;
+      at += kWarps * geometry.line_pitch;
+      from += kWarps * line_bytes;
+    }
   }
 }
 
-// The halo of a tile; what lies outside the image is zero. `source` is the group's.
-template <typename T, bool kQuads>
-KNNCONV_DEVICE void StageHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, const char* source,
-                              int tile_number, int threads, char* to) {
+// Copies a halo's lines as they lie in memory, from the 16 bytes on in which a line starts.
+template <int kWarps>
+KNNCONV_DEVICE void CopyRawHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloPlace& place, char* to) {
   const WindowTaps& window = gemm.window;
-  const HaloTile tile = FindTile(geometry, tile_number);
-  const int first_line = tile.i * geometry.step[0] + taps.origin[0], first = tile.j * geometry.step[1] + taps.origin[1];
-  const int bytes = ElementBytes(gemm.source_type);
-  const char* const image = source + int64_t{tile.image} * gemm.source_rows * gemm.depth * bytes;
-  const int units = geometry.halo[0] * geometry.halo[1] * geometry.chunks;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < units; i += threads) {
-    const Divisor::Result line = geometry.by_halo_line.Divide(i), pixel = geometry.by_chunks.Divide(line.remainder);
-    const Divisor::Result across = geometry.by_step.Divide(pixel.quotient);
-    const int h = first_line + line.quotient, w = first + pixel.quotient, channel = pixel.remainder * kHaloChunk;
-    const bool exists = static_cast<uint32_t>(h) < static_cast<uint32_t>(window.source_size[0]) &&
-                        static_cast<uint32_t>(w) < static_cast<uint32_t>(window.source_size[1]);
-    char* const at = to + line.quotient * geometry.line_pitch + across.remainder * geometry.plane_pitch +
-                     across.quotient * geometry.pixel_pitch;
-    const int64_t element = exists ? int64_t{h * window.source_size[1] + w} * gemm.depth + channel : 0;
-    const int count = exists ? gemm.depth - channel : 0;
-    if constexpr (kQuads) {
-      const uint4 bits = ReadElements<T>(image, gemm.source_type, element, count, 1);
-      *reinterpret_cast<uint2*>(at) = make_uint2(bits.x, bits.y);
-    } else if (geometry.vector_source) {
-      CopyAsync16(at + channel * 2, image + element * 2, exists);
-    } else {
-      *reinterpret_cast<uint4*>(at + channel * 2) = ReadElements<T>(image, gemm.source_type, element, count, 1);
+  const int pixel_bytes = gemm.depth * ElementBytes(gemm.source_type);
+  const int begin = max(0, place.column), end = min(window.source_size[1], place.column + geometry.halo[1]);
+  for (int line = threadIdx.x / kWarpSize; line < geometry.halo[0]; line += kWarps) {
+    const int h = place.line + line;
+    if (!IsInside(h, window.source_size[0]) || begin >= end) continue;
+    const char* const row = place.image + int64_t{h} * window.source_size[1] * pixel_bytes;
+    const char* const from = row + int64_t{place.column} * pixel_bytes;
+    const char* const first = row + int64_t{begin} * pixel_bytes;
+    const char* const last = row + int64_t{end} * pixel_bytes;
+    const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
+    for (int at = threadIdx.x % kWarpSize * 16; at < geometry.raw_pitch; at += kWarpSize * 16) {
+      const char* const unit = from - shift + at;
+      char* const into = to + line * geometry.raw_pitch + at;
+      if (unit + 16 <= first || unit >= last) continue;
+      if (geometry.aligned_source) {  // then no unit starts before the source
+        CopyAsyncPart(into, unit, static_cast<int>(min(int64_t{16}, static_cast<int64_t>(last - unit))));
+      } else {
+        for (int i = 0; i < 16; i += 2) {
+          if (unit + i < first || unit + i >= last) continue;
+          *reinterpret_cast<uint16_t*>(into + i) = *reinterpret_cast<const uint16_t*>(unit + i);
+        }
+      }
     }
+  }
+}
+
+template <typename T, bool kQuads, int kWarps, typename From>
+KNNCONV_DEVICE void PlaceRawHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloPlace& place,
+                                 const char* raw, char* to) {
+  const WindowTaps& window = gemm.window;
+  const int pixel_bytes = gemm.depth * static_cast<int>(sizeof(From)), units = geometry.halo[1] * geometry.chunks;
+  const int first = threadIdx.x / kWarpSize;
+  const int64_t line_bytes = int64_t{window.source_size[1]} * pixel_bytes;
+  const char* const corner = place.image + place.line * line_bytes + int64_t{place.column} * pixel_bytes;
+  const uint32_t corner_bits = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(corner));
+  const uint32_t line_bits = static_cast<uint32_t>(line_bytes);
+  for (int unit = threadIdx.x % kWarpSize; unit < units; unit += kWarpSize) {
+    const Divisor::Result pixel = geometry.by_chunks.Divide(unit);
+    const bool exists = IsInside(place.column + pixel.quotient, window.source_size[1]);
+    const int channel = pixel.remainder * kHaloChunk, most = kQuads ? kMostQuadChannels : kHaloChunk;
+    const int in_line = PlaceInLine(geometry, pixel.quotient) + pixel.remainder * 16;
+    const int in_raw = pixel.quotient * pixel_bytes + channel * static_cast<int>(sizeof(From));
+#pragma unroll 4
+    for (int line = first; line < geometry.halo[0]; line += kWarps) {
+      const bool inside = exists && IsInside(place.line + line, window.source_size[0]);
+      const int shift = static_cast<int>((corner_bits + line * line_bits) % 16);
+      const From* const from = reinterpret_cast<const From*>(raw + line * geometry.raw_pitch + shift + in_raw);
+      const uint4 bits = ReadElements<T>(from, inside ? min(gemm.depth - channel, most) : 0, 1);
+      char* const at = to + line * geometry.line_pitch + in_line;
+      if constexpr (kQuads) {
+        *reinterpret_cast<uint2*>(at) = make_uint2(bits.x, bits.y);
+      } else {
+        *reinterpret_cast<uint4*>(at) = bits;
+      }
+    }
+  }
+}
+
+// Starts to copy the halo of a tile: to its place, or raw. `source` is the group's.
+template <int kWarps>
+KNNCONV_DEVICE void StageHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, const char* source,
+                              int tile, char* to) {
+  const HaloPlace place = PlaceOfHalo(gemm, geometry, taps, source, tile);
+  if (geometry.raw_bytes == 0) {
+    CopyHalo<kWarps>(gemm, geometry, place, to);
+  } else {
+    CopyRawHalo<kWarps>(gemm, geometry, place, to);
+  }
+}
+
+// Puts a raw halo that has arrived in place, as elements of type T.
+template <typename T, bool kQuads, int kWarps>
+KNNCONV_DEVICE void UnpackHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, const char* source,
+                               int tile, const char* raw, char* to) {
+  const HaloPlace place = PlaceOfHalo(gemm, geometry, taps, source, tile);
+  if (gemm.source_type == Element::kF32) {
+    PlaceRawHalo<T, kQuads, kWarps, float>(gemm, geometry, place, raw, to);
+  } else {
+    PlaceRawHalo<T, kQuads, kWarps, T>(gemm, geometry, place, raw, to);
   }
 }
 
