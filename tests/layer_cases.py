@@ -11,6 +11,10 @@ from jax import lax
 
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 
+# The table of KNN layers.
+INDICES = np.array([[0, 3, 9], [5, -1, 2], [-1, 7, -2], [4, 4, 1]])  # of 6 rows: 9, 7 and the negatives are holes
+SLOTS = np.array([[0, 1, 4], [3, 2, 0], [0, 1, 2], [1, 1, 3]])
+
 # Two-dimensional windows by name: kernel size and the layer's keywords, in every spelling of padding that Flax has.
 WINDOWS = {
     "same": ((3, 3), {}),

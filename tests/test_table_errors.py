@@ -1,0 +1,72 @@
+"""NeighborTable: bad arguments."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from table_checks import traced_table
+
+from jax_knnconv._table_orders import to_words
+from jax_knnconv.table import NeighborTable
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (([[0.0, 1.0]],), TypeError, "indices: got dtype float64"),
+        (([[True]],), TypeError, "indices: got dtype bool"),
+        ((jnp.zeros((2, 2), jnp.bfloat16),), TypeError, "indices: got dtype bfloat16"),
+        (([0, 1],), ValueError, r"indices: got shape \(2,\), expected \[M, K\]"),
+        (([[0, 1], [2]],), ValueError, "indices: got what makes no array"),
+        (([[0, 1]], [[0.0, 1.0]], 2), TypeError, "slots: got dtype float64"),
+        (([[0, 1]], [[0, 1, 2]], 3), ValueError, r"slots: got shape \(1, 3\), expected indices' shape \(1, 2\)"),
+        (([[0, 1]], [[0, 1]]), TypeError, "num_slots: got None"),
+        (([[0, 1]], None, 1), ValueError, "num_slots: got 1, expected at least 2"),
+        (([[0, 1], [1, 0]], [[0, 1], [9, 1]], 9), ValueError, r"slots: got 9 at row 1, column 0, expected .*\[0, 9\)"),
+        (([[0, 1]], [[0, -1]], 2), ValueError, r"slots: got -1 at row 0, column 1"),
+        (([[0, -1]], [[0, 2**32]], 2), ValueError, r"slots: got 4294967296 at row 0, column 1"),
+        (([[[0]], [[0]]], [[[0]], [[5]]], 1), ValueError, r"slots: got 5 at group \(1,\), row 0, column 0"),
+        (([[0, 1]], [2, 0], 2), ValueError, r"slots: got 2 at column 0"),
+        (([[0]], [[0]], -1), ValueError, "num_slots: got -1"),
+        (([[0]], [[0]], 1.0), TypeError, r"num_slots: got 1\.0 of type float"),
+    ],
+)
+def test_bad_arguments(arguments, error, text):
+    indices, slots, num_slots = (*arguments, None, None)[:3]
+    with pytest.raises(error, match=text):
+        NeighborTable(indices, slots, num_inputs=2, num_slots=num_slots)
+
+
+@pytest.mark.parametrize(
+    ("size", "error", "text"),
+    [
+        (-1, ValueError, "num_inputs: got -1"),
+        (2**31, ValueError, r"num_inputs: got 2147483648, expected .* less than 2\*\*31"),
+        (2.0, TypeError, r"num_inputs: got 2\.0 of type float"),
+        (True, TypeError, "num_inputs: got True of type bool"),
+        (None, TypeError, "num_inputs: got None"),
+    ],
+)
+def test_bad_num_inputs(size, error, text):
+    with pytest.raises(error, match=text):
+        NeighborTable([[0]], num_inputs=size)
+
+
+def test_bad_traced_arguments():
+    for indices, slots, error, text in (
+        (jnp.zeros((1, 2)), None, TypeError, "indices: got dtype float32"),
+        (jnp.zeros(2, int), None, ValueError, r"indices: got shape \(2,\)"),
+        (jnp.zeros((1, 2), int), jnp.zeros(3, int), ValueError, r"slots: got shape \(3,\), expected .* \(1, 2\)"),
+        (jnp.zeros((1, 2), int), jnp.zeros(2, bool), TypeError, "slots: got dtype bool"),
+    ):
+        with pytest.raises(error, match=text):
+            traced_table(indices, slots, num_inputs=2, num_slots=2)
+
+
+def test_sizes_that_int32_cannot_count():
+    with pytest.raises(ValueError, match="65536 x 32768 traced taps, expected fewer than 2"):
+        jax.eval_shape(lambda i: NeighborTable(i, num_inputs=4), jax.ShapeDtypeStruct((2**16, 2**15), jnp.int32))
+    with pytest.raises(ValueError, match="number of rows M: got 2147483648"):
+        NeighborTable(np.zeros((2**31, 0), np.int32), num_inputs=4)
+    words = to_words(np.array([[5, 2**31 + 5], [2**32 + 7, 2**33 - 1]]))
+    np.testing.assert_array_equal(words, [[[5, 0], [5 - 2**31, 0]], [[7, 1], [-1, 1]]])
