@@ -28,6 +28,9 @@ def call(operation, operands, results, **attributes):
 
 
 def tile_attribute(tile):
+    """`tile`: rows, columns and staging, or the name of a family of kernels."""
+    if isinstance(tile, str):
+        return {"kernel": tile}
     return {} if tile is None else {"tile": np.array(tile, np.int64)}
 
 
