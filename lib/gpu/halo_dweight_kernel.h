@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     int stage = plan.stage_at, other = plan.stage_at + plan.stage_bytes, chain = 0;
     const auto copy = [&](int tile, int to) {
       const int halo = raw ? plan.raw_at : to + plan.cotangent_bytes;
-      StageHalo<Tile::kWarps>(forward, plan, slice, slice.source, tile, shared + halo);
+      StageHalo(forward, plan, slice, slice.source, tile, shared + halo);
       StageCotangent<Tile>(forward, plan, slice, tile, shared + to);
     };
     const int stride = static_cast<int>(plan.slices);
@@ -223,8 +223,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       __syncthreads();  // also, every warp is done with the other stage
       const int halo = raw ? plan.halo_at : stage + plan.cotangent_bytes;
       if (raw) {
-        UnpackHalo<typename Tile::T, false, Tile::kWarps>(forward, plan, slice, slice.source, tile, shared + plan.raw_at,
-                                                          shared + halo);
+        UnpackHalo<typename Tile::T, false>(forward, plan, slice, slice.source, tile, shared + plan.raw_at, shared + halo);
         __syncthreads();
       }
       if (tile + stride < plan.all_tiles) copy(tile + stride, other);

@@ -50,7 +50,7 @@ bool PlanHaloDweight(const Dweight& dweight, const TapGemm& forward, const HaloD
   int kPixels = shape.groups == 1 ? 256 : 128;
   if (const char* e = std::getenv("PX")) kPixels = std::atoi(e);
   *plan = {};
-  if (!PlanGeometry(forward, /*quads=*/false, kPixels, plan)) return false;
+  if (!PlanGeometry(forward, /*quads=*/false, kWarpsDown * 32 * shape.groups, kPixels, plan)) return false;
   const int64_t row_tiles = CeilDiv(RowUnits(forward), kWarpsDown * shape.units);
   const int64_t column_tiles = CeilDiv(forward.columns, 32 * shape.groups);
   const int64_t tiles = forward.groups.count() * row_tiles * column_tiles;

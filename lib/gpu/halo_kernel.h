@@ -104,67 +104,112 @@ KNNCONV_DEVICE void MultiplyQuads(const HaloPlan& plan, const char* shared, int 
   }
 }
 
-// Stores neighbouring columns of a row, `count` of them.
+// Where each of the lane's pixels lies in the result, in elements from the tile's first pixel on; kNoPixel past the last of
+// the tile.
+inline constexpr int kNoPixel = -1;
+
+template <typename Shape>
+KNNCONV_DEVICE int OutPlace(const TapGemm& gemm, const HaloPlan& plan, int pixel) {
+  const Divisor::Result at = plan.by_width.Divide(pixel);
+  if (at.quotient >= plan.tile[0]) return kNoPixel;
+  return (at.quotient * plan.spacing[0] * gemm.window.out_size[1] + at.remainder * plan.spacing[1]) * gemm.columns;
+}
+
+// What the tile has of the image.
+struct OutTile {
+  char* out;  // the tile's first pixel, the block's first column
+  int height, width;
+};
+
+KNNCONV_DEVICE OutTile FindOut(const TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, int tile_number) {
+  const HaloTile tile = FindTile(plan, tile_number);
+  const int h = tile.i * plan.spacing[0] + block.residue[0], w = tile.j * plan.spacing[1] + block.residue[1];
+  const int64_t pixel = tile.image * gemm.nodes + int64_t{h} * gemm.window.out_size[1] + w;
+  const int64_t at = pixel * gemm.columns + block.first_column;
+  return {block.out + at * ElementBytes(gemm.out_type), block.size[0] - tile.i, block.size[1] - tile.j};
+}
+
+template <typename Shape>
+KNNCONV_DEVICE bool Exists(const HaloPlan& plan, const OutTile& tile, int pixel) {
+  if (tile.height >= plan.tile[0] && tile.width >= plan.tile[1]) return true;
+  const Divisor::Result at = plan.by_width.Divide(pixel);
+  return at.quotient < tile.height && at.remainder < tile.width;
+}
+
+// Stores neighbouring columns, as much as 16 bytes at a time.
 template <typename T, int kWidth>
-KNNCONV_DEVICE void StoreColumns(T* out, const float (&value)[kWidth], int count, bool vector) {
-  if (vector && count >= kWidth) {
-    constexpr int kBytes = kWidth * sizeof(T), kUnit = kBytes < 16 ? kBytes : 16, kPart = kUnit / sizeof(T);
-    struct alignas(kUnit) Part {
-      T element[kPart];
-    };
+KNNCONV_DEVICE void StoreColumns(T* out, const float (&value)[kWidth], int count) {
+  constexpr int kBytes = kWidth * sizeof(T), kUnit = kBytes < 16 ? kBytes : 16, kPart = kUnit / sizeof(T);
+  struct alignas(kUnit) Part {
+    T element[kPart];
+  };
 #pragma unroll
-    for (int first = 0; first < kWidth; first += kPart) {
-      Part part;
+  for (int first = 0; first < kWidth; first += kPart) {
+    Part part;
 #pragma unroll
-      for (int e = 0; e < kPart; ++e) part.element[e] = FromFloat<T>(value[first + e]);
-      *reinterpret_cast<Part*>(out + first) = part;
-    }
-  } else {
+    for (int e = 0; e < kPart; ++e) part.element[e] = FromFloat<T>(value[first + e]);
+    if (first < count) *reinterpret_cast<Part*>(out + first) = part;
+  }
+}
+
+// out = round(sums + bias) straight from registers, where rows of the result are multiples of 16 bytes.
+template <typename Shape, typename Out>
+KNNCONV_DEVICE void StoreTile(const TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, const OutTile& tile,
+                              const int (&place)[Shape::kHigh][2], const float* bias, const HaloSums<Shape>& sums) {
+  using Deal = typename Shape::Deal;
+  constexpr int kWidth = Deal::kWidth;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
 #pragma unroll
-    for (int e = 0; e < kWidth; ++e) {
-      if (e < count) out[e] = FromFloat<T>(value[e]);
+  for (int group = 0; group < Deal::kGroups; ++group) {
+    const int column = group * 8 * Deal::kGroup + lane % 4 * kWidth, count = gemm.columns - block.first_column - column;
+    float own_bias[kWidth];
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) own_bias[e] = bias[column + e];
+#pragma unroll
+    for (int m = 0; m < Shape::kHigh; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int pixel = (warp * Shape::kHigh + m) * 16 + half * 8 + lane / 4;
+        if (place[m][half] == kNoPixel || !Exists<Shape>(plan, tile, pixel)) continue;
+        float value[kWidth];
+#pragma unroll
+        for (int e = 0; e < kWidth; ++e) {
+          value[e] = sums[m][group * Deal::kGroup + e / 2][half * 2 + e % 2] + own_bias[e];
+        }
+        StoreColumns(reinterpret_cast<Out*>(tile.out) + place[m][half] + column, value, count);
+      }
     }
   }
 }
 
-// out = round(sums + bias) for the pixels of the tile that exist.
+// The same for any rows: through the warp's patch of shared memory, one element at a time.
 template <typename Shape>
-KNNCONV_DEVICE void WriteHaloTile(const TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, int tile_number,
-                                  const float* bias, const HaloSums<Shape>& sums) {
+KNNCONV_DEVICE void StoreTileByElements(const TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block,
+                                        const OutTile& tile, const float* bias, float* patch,
+                                        const HaloSums<Shape>& sums) {
   using Deal = typename Shape::Deal;
-  constexpr int kWidth = Deal::kWidth;
+  constexpr int kPitch = HaloPatchPitch(Shape::kColumns);
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const HaloTile tile = FindTile(plan, tile_number);
-  const int64_t image = int64_t{tile.image} * gemm.nodes;
+  const int columns = min(Shape::kColumns, gemm.columns - block.first_column);
+  patch += warp * 16 * kPitch;
 #pragma unroll
   for (int m = 0; m < Shape::kHigh; ++m) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const Divisor::Result at = plan.by_width.Divide((warp * Shape::kHigh + m) * 16 + half * 8 + lane / 4);
-      const int i = tile.i + at.quotient, j = tile.j + at.remainder;
-      if (at.quotient >= plan.tile[0] || i >= block.size[0] || j >= block.size[1]) continue;
-      const int h = i * plan.spacing[0] + block.residue[0], w = j * plan.spacing[1] + block.residue[1];
-      const int64_t row = (image + int64_t{h} * gemm.window.out_size[1] + w) * gemm.columns + block.first_column;
-#pragma unroll
-      for (int group = 0; group < Deal::kGroups; ++group) {
-        const int column = group * 8 * Deal::kGroup + lane % 4 * kWidth;
-        const int count = gemm.columns - block.first_column - column;
-        if (count <= 0) continue;
-        float value[kWidth];
-#pragma unroll
-        for (int e = 0; e < kWidth; ++e) {
-          value[e] = sums[m][group * Deal::kGroup + e / 2][half * 2 + e % 2] + bias[column + e];
-        }
-        const int64_t to = row + column;
-        if (gemm.out_type == Element::kF32) {
-          StoreColumns(reinterpret_cast<float*>(block.out) + to, value, count, plan.vector_out);
-        } else if (gemm.out_type == Element::kF16) {
-          StoreColumns(reinterpret_cast<Half*>(block.out) + to, value, count, plan.vector_out);
-        } else {
-          StoreColumns(reinterpret_cast<BFloat*>(block.out) + to, value, count, plan.vector_out);
-        }
-      }
+    for (int n = 0; n < Shape::kTiles; ++n) {
+      const int column = (n / Deal::kGroup * 4 * Deal::kGroup + n % Deal::kGroup) * 2 + lane % 4 * Deal::kWidth;
+      float* const at = patch + lane / 4 * kPitch + column;
+      *reinterpret_cast<float2*>(at) = make_float2(sums[m][n][0], sums[m][n][1]);
+      *reinterpret_cast<float2*>(at + 8 * kPitch) = make_float2(sums[m][n][2], sums[m][n][3]);
     }
+    __syncwarp();
+#pragma unroll 1
+    for (int i = lane; i < 16 * columns; i += kWarpSize) {
+      const int row = i / columns, column = i - row * columns, pixel = (warp * Shape::kHigh + m) * 16 + row;
+      const int place = OutPlace<Shape>(gemm, plan, pixel);
+      if (place == kNoPixel || !Exists<Shape>(plan, tile, pixel)) continue;
+      StoreElement(tile.out, gemm.out_type, place + column, patch[row * kPitch + column] + bias[column]);
+    }
+    __syncwarp();
   }
 }
 
@@ -176,9 +221,19 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const HaloBlock block = OpenHalo<Shape>(gemm, plan, shared);
     const int steps = (block.taps * plan.chunks + Shape::kPerStep - 1) / Shape::kPerStep;
     const int stride = static_cast<int>(plan.blocks_of_kind);
+    int out_place[Shape::kHigh][2];
+#pragma unroll
+    for (int m = 0; m < Shape::kHigh; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = (threadIdx.x / kWarpSize * Shape::kHigh + m) * 16 + half * 8 + threadIdx.x % kWarpSize / 4;
+        out_place[m][half] = OutPlace<Shape>(gemm, plan, row);
+      }
+    }
+    const float* const bias = reinterpret_cast<const float*>(shared + plan.bias_at);
     const bool raw = plan.raw_bytes > 0;
     int halo = plan.halo_at, other = plan.stage_at;
-    StageHalo<Shape::kWarps>(gemm, plan, block, block.source, block.part, shared + (raw ? other : halo));
+    StageHalo(gemm, plan, block, block.source, block.part, shared + (raw ? other : halo));
     CommitCopies();
     if constexpr (Shape::kQuads) {
       StageQuadWeights<Shape>(gemm, plan, block, shared, steps);
@@ -190,12 +245,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       WaitForCopies<0>();
       __syncthreads();  // also, every warp is done with the other halo
       if (raw) {
-        UnpackHalo<typename Shape::T, Shape::kQuads, Shape::kWarps>(gemm, plan, block, block.source, tile,
-                                                                     shared + other, shared + halo);
+        UnpackHalo<typename Shape::T, Shape::kQuads>(gemm, plan, block, block.source, tile, shared + other, shared + halo);
         __syncthreads();
       }
       if (tile + stride < plan.all_tiles) {
-        StageHalo<Shape::kWarps>(gemm, plan, block, block.source, tile + stride, shared + other);
+        StageHalo(gemm, plan, block, block.source, tile + stride, shared + other);
       }
       CommitCopies();
       HaloSums<Shape> sums;
@@ -209,7 +263,16 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       } else {
         MultiplyChunks<Shape>(plan, shared, halo, steps, sums);
       }
-      WriteHaloTile<Shape>(gemm, plan, block, tile, reinterpret_cast<const float*>(shared + plan.bias_at), sums);
+      const OutTile out = FindOut(gemm, plan, block, tile);
+      if (!plan.vector_out) {
+        StoreTileByElements<Shape>(gemm, plan, block, out, bias, reinterpret_cast<float*>(shared + plan.patch_at), sums);
+      } else if (gemm.out_type == Element::kF32) {
+        StoreTile<Shape, float>(gemm, plan, block, out, out_place, bias, sums);
+      } else if (gemm.out_type == Element::kF16) {
+        StoreTile<Shape, Half>(gemm, plan, block, out, out_place, bias, sums);
+      } else {
+        StoreTile<Shape, BFloat>(gemm, plan, block, out, out_place, bias, sums);
+      }
       if (raw) continue;
       const int swap = halo;
       halo = other;

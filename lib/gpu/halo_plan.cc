@@ -42,9 +42,27 @@ void ChooseTile(const WindowTaps& window, const int64_t (&size)[2], int rows, Ha
   }
 }
 
+// Takes the share with the fewest passes.
+HaloShare ShareLines(int units, int lines, int threads) {
+  HaloShare share{};
+  int64_t least = 0;
+  for (int rounds = 1; rounds <= 8; ++rounds) {
+    const int64_t width = CeilDiv(std::max(units, 1), rounds);
+    if (width > threads && rounds < 8) continue;
+    const int64_t used = std::min<int64_t>(width, threads), rows = threads / used;
+    const int64_t passes = CeilDiv(units, used) * CeilDiv(lines, rows);
+    if (least != 0 && passes >= least) continue;
+    least = passes;
+    share.width = static_cast<int32_t>(used);
+    share.rows = static_cast<int32_t>(rows);
+  }
+  share.by_width = Divisor(share.width);
+  return share;
+}
+
 }  // namespace
 
-bool PlanGeometry(const TapGemm& gemm, bool quads, int rows, HaloGeometry* geometry) {
+bool PlanGeometry(const TapGemm& gemm, bool quads, int threads, int rows, HaloGeometry* geometry) {
   const WindowTaps& window = gemm.window;
   *geometry = {};
   int64_t size[2];  // pixels of the largest class
@@ -88,10 +106,11 @@ bool PlanGeometry(const TapGemm& gemm, bool quads, int rows, HaloGeometry* geome
     if (pitch * halo[0] > INT32_MAX / 4) return false;
     geometry->raw_pitch = static_cast<int32_t>(pitch);
     geometry->raw_bytes = static_cast<int32_t>(pitch * halo[0]);
+    geometry->raw_share = ShareLines(geometry->raw_pitch / 16, geometry->halo[0], threads);
   }
+  geometry->share = ShareLines(geometry->halo[1] * geometry->chunks, geometry->halo[0], threads);
 
   geometry->by_width = Divisor(geometry->tile[1]);
-  geometry->by_halo_line = Divisor(geometry->halo[1] * geometry->chunks);
   geometry->by_chunks = Divisor(geometry->chunks);
   geometry->by_step = Divisor(geometry->step[1]);
   geometry->by_tiles_across = Divisor(geometry->tiles[1]);
@@ -110,10 +129,10 @@ bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPl
   const bool quads = IsQuad(gemm);
   const HaloFixed fixed = HaloFixedOf(quads, HaloProducts(gemm));
   *plan = {};
-  if (!PlanGeometry(gemm, quads, fixed.rows, plan)) return false;
+  if (!PlanGeometry(gemm, quads, fixed.warps * 32, fixed.rows, plan)) return false;
   const int64_t column_tiles = CeilDiv(gemm.columns, fixed.columns);
   const int64_t kinds = gemm.groups.count() * plan->classes * column_tiles;
-  if (kinds > INT32_MAX) return false;
+  if (kinds > INT32_MAX || gemm.nodes * gemm.columns > INT32_MAX) return false;
   plan->column_tiles = static_cast<uint32_t>(column_tiles);
 
   // Steps of the main loop: 16 deep, of two chunks or four quads.
@@ -129,14 +148,16 @@ bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPl
   plan->table_at = plan->slots_at + rounded(plan->taps * 4);
   plan->weight_at = plan->table_at + rounded(entries * 8);
   const int64_t stage = plan->raw_bytes > 0 ? plan->raw_bytes : plan->halo_bytes;
-  const int64_t bytes = plan->weight_at + weight_bytes + plan->halo_bytes + stage;
+  plan->vector_weight = (gemm.transposed ? gemm.depth : gemm.columns) % kHaloChunk == 0 && IsAligned(gemm.weight);
+  plan->vector_out = int64_t{gemm.columns} * ElementBytes(gemm.out_type) % 16 == 0 && IsAligned(gemm.out);
+  const int64_t patch = plan->vector_out ? 0 : fixed.warps * 16 * HaloPatchPitch(fixed.columns) * 4;
+  const int64_t bytes = plan->weight_at + weight_bytes + plan->halo_bytes + rounded(stage) + patch;
   if (bytes > shared_limit) return false;
   plan->weight_pitch = static_cast<int32_t>(weight_pitch);
   plan->halo_at = plan->weight_at + static_cast<int32_t>(weight_bytes);
   plan->stage_at = plan->halo_at + plan->halo_bytes;
+  plan->patch_at = plan->stage_at + rounded(stage);
   plan->bytes = static_cast<int32_t>(bytes);
-  plan->vector_weight = (gemm.transposed ? gemm.depth : gemm.columns) % kHaloChunk == 0 && IsAligned(gemm.weight);
-  plan->vector_out = int64_t{gemm.columns} * ElementBytes(gemm.out_type) % 16 == 0 && IsAligned(gemm.out);
 
   // A block keeps its weights for all its tiles: blocks of all kinds together fill the device once.
   const int64_t resident = ResidentBlocks(plan->bytes, shared_limit, fixed.blocks);

@@ -26,18 +26,14 @@ struct HaloFixed {
   int blocks;   // that share a multiprocessor, as registers allow
 };
 
-#ifndef HALO_FIXED_4
-#define HALO_FIXED_1 {4, 256, 8, 4}
-#define HALO_FIXED_4 {4, 256, 32, 3}
-#define HALO_FIXED_8 {8, 256, 64, 2}
-#define HALO_FIXED_Q4 {4, 256, 32, 4}
-#define HALO_FIXED_Q8 {4, 256, 64, 2}
-#endif
 constexpr HaloFixed HaloFixedOf(bool quads, int products) {
-  if (products == 1) return HALO_FIXED_1;
-  if (products == 4) return quads ? HaloFixed HALO_FIXED_Q4 : HaloFixed HALO_FIXED_4;
-  return quads ? HaloFixed HALO_FIXED_Q8 : HaloFixed HALO_FIXED_8;
+  if (products == 1) return {8, 256, 8, 3};
+  if (products == 4) return quads ? HaloFixed{4, 256, 32, 4} : HaloFixed{8, 256, 32, 2};
+  return quads ? HaloFixed{4, 256, 64, 2} : HaloFixed{8, 256, 64, 2};
 }
+
+// Floats from a row to the next of the patch that each warp has for 16 pixels' results.
+KNNCONV_HOST_DEVICE constexpr int HaloPatchPitch(int columns) { return columns + 4; }
 
 inline bool IsQuad(const TapGemm& gemm) { return gemm.depth <= kMostQuadChannels; }
 
@@ -45,6 +41,12 @@ inline bool IsQuad(const TapGemm& gemm) { return gemm.depth <= kMostQuadChannels
 inline int HaloProducts(const TapGemm& gemm) {
   return gemm.columns <= 8 && !IsQuad(gemm) ? 1 : gemm.columns <= 32 ? 4 : 8;
 }
+
+// How threads share a rectangle of lines of units: `width` threads side by side, `rows` of them down.
+struct HaloShare {
+  int32_t width, rows;
+  Divisor by_width;
+};
 
 // Tiles of the result, and where a halo's pixels lie in shared memory.
 struct HaloGeometry {
@@ -63,20 +65,22 @@ struct HaloGeometry {
   // memory, line by line, and put in place from there. 0: copies put them in place.
   int32_t raw_pitch, raw_bytes;
   bool aligned_source;
+  HaloShare share, raw_share;  // of a halo's chunks or quads, and of raw lines' 16 bytes
 
-  Divisor by_width, by_halo_line, by_chunks, by_step, by_tiles_across, by_tiles, by_padded_depth, by_kernel_width;
+  Divisor by_width, by_chunks, by_step, by_tiles_across, by_tiles, by_padded_depth, by_kernel_width;
 };
 
 // Tiles of at most `rows` pixels. False where counts leave 32 bits or a halo would be far too large.
-bool PlanGeometry(const TapGemm& gemm, bool quads, int rows, HaloGeometry* geometry);
+bool PlanGeometry(const TapGemm& gemm, bool quads, int threads, int rows, HaloGeometry* geometry);
 
 // What forward and dinput add.
 struct HaloPlan : HaloGeometry {
   uint32_t column_tiles, blocks_of_kind;  // a kind: group, class, column tile
   bool vector_weight, vector_out;         // 16-byte loads and stores are possible
   int32_t weight_pitch;                   // bytes from one column's depth to the next, where weights are transposed
-  // Places in shared memory, after 16 bytes of zeros. At stage_at a second halo, or raw lines.
-  int32_t bias_at, slots_at, table_at, weight_at, halo_at, stage_at, bytes;
+  // Places in shared memory, after 16 bytes of zeros. At stage_at a second halo, or raw lines; at patch_at, room for results
+  // that are stored one by one.
+  int32_t bias_at, slots_at, table_at, weight_at, halo_at, stage_at, patch_at, bytes;
 };
 
 // False also where the problem does not fit into a block's `shared_limit` bytes.

@@ -15,28 +15,25 @@ union HaloChunk {
   KNNCONV_DEVICE HaloChunk() : bits(make_uint4(0, 0, 0, 0)) {}
 };
 
-// `count` elements that lie `pitch` apart, and zeros.
-template <typename T, typename From>
+// `count` elements that lie `pitch` apart, kMost at most, and zeros.
+template <typename T, int kMost = kHaloChunk, typename From>
 KNNCONV_DEVICE uint4 ReadElements(const From* from, int count, int pitch) {
   HaloChunk<T> chunk;
 #pragma unroll
-  for (int e = 0; e < kHaloChunk; ++e) {
+  for (int e = 0; e < kMost; ++e) {
     if (e < count) chunk.value[e] = FromFloat<T>(ToFloat(from[int64_t{e} * pitch]));
   }
   return chunk.bits;
 }
 
-// For i from the thread's number on, in steps of `threads`: store(i, load(i)), with several loads in flight.
-template <typename Load, typename Store>
+// For i from the thread's number on, in steps of `threads`: store(i, load(i)), with kBatch loads in flight.
+template <int kBatch, typename Load, typename Store>
 KNNCONV_DEVICE void CopyBatched(int count, int threads, const Load& load, const Store& store) {
-  constexpr int kBatch = 6;
 #pragma unroll 1
   for (int first = threadIdx.x; first < count; first += kBatch * threads) {
     uint4 value[kBatch];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i * threads < count) value[i] = load(first + i * threads);
-    }
+    for (int i = 0; i < kBatch; ++i) value[i] = load(first + i * threads < count ? first + i * threads : first);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       if (first + i * threads < count) store(first + i * threads, value[i]);
@@ -54,33 +51,46 @@ KNNCONV_DEVICE void StageChunkWeights(const TapGemm& gemm, const HaloPlan& plan,
   const int32_t* const slots = reinterpret_cast<const int32_t*>(shared + plan.slots_at);
   const T* const weight = reinterpret_cast<const T*>(block.weight);
   char* const to = shared + plan.weight_at;
-  const auto read = [&](int64_t at, int count) {
-    return plan.vector_weight ? *reinterpret_cast<const uint4*>(weight + at) : ReadElements<T>(weight + at, count, 1);
+  const auto copy = [&](int count, const auto& find, const auto& store) {
+    // find(i, &at): how many elements from `at` on exist.
+    if (plan.vector_weight) {
+      const auto load = [&](int i) {
+        int64_t at;
+        return find(i, &at) > 0 ? __ldg(reinterpret_cast<const uint4*>(weight + at)) : make_uint4(0, 0, 0, 0);
+      };
+      CopyBatched<6>(count, Shape::kThreads, load, store);
+    } else {
+      const auto load = [&](int i) {
+        int64_t at;
+        const int elements = find(i, &at);
+        return ReadElements<T>(weight + at, elements, 1);
+      };
+      CopyBatched<1>(count, Shape::kThreads, load, store);
+    }
   };
   if constexpr (Shape::kTransposed) {
     // Unit i: 8 of the depth of one column. Neighbouring threads have neighbouring units.
-    const auto load = [&](int i) {
+    const auto find = [&](int i, int64_t* at) {
       const int column = block.first_column + i % Shape::kColumns;
       const Divisor::Result tap = plan.by_chunks.Divide(i / Shape::kColumns);
-      if (tap.quotient >= block.taps || column >= gemm.columns) return make_uint4(0, 0, 0, 0);
+      const bool exists = tap.quotient < block.taps && column < gemm.columns;
       const int channel = tap.remainder * kHaloChunk;
-      return read((int64_t{slots[tap.quotient]} * gemm.columns + column) * gemm.depth + channel, gemm.depth - channel);
+      *at = exists ? (int64_t{slots[tap.quotient]} * gemm.columns + column) * gemm.depth + channel : 0;
+      return exists ? gemm.depth - channel : 0;
     };
     const auto store = [&](int i, const uint4& bits) {
       char* const line = to + Deal::Position(i % Shape::kColumns) * plan.weight_pitch;
       *reinterpret_cast<uint4*>(line + i / Shape::kColumns * 16) = bits;
     };
-    CopyBatched(Shape::kColumns * steps * 2, Shape::kThreads, load, store);
+    copy(Shape::kColumns * steps * 2, find, store);
   } else {
     constexpr int kLine = Shape::kColumns / kHaloChunk;
-    const auto load = [&](int i) {
+    const auto find = [&](int i, int64_t* at) {
       const int column = block.first_column + i % kLine * kHaloChunk;
       const Divisor::Result tap = plan.by_padded_depth.Divide(i / kLine);
-      if (tap.quotient >= block.taps || tap.remainder >= gemm.depth || column >= gemm.columns) {
-        return make_uint4(0, 0, 0, 0);
-      }
-      return read((int64_t{slots[tap.quotient]} * gemm.depth + tap.remainder) * gemm.columns + column,
-                  gemm.columns - column);
+      const bool exists = tap.quotient < block.taps && tap.remainder < gemm.depth;
+      *at = exists ? (int64_t{slots[tap.quotient]} * gemm.depth + tap.remainder) * gemm.columns + column : 0;
+      return exists ? gemm.columns - column : 0;
     };
     const auto store = [&](int i, const uint4& bits) {
       char* const line = to + i / kLine * Shape::kWeightPitch;
@@ -91,7 +101,7 @@ KNNCONV_DEVICE void StageChunkWeights(const TapGemm& gemm, const HaloPlan& plan,
         *reinterpret_cast<uint32_t*>(line + position * 2) = pairs[pair];
       }
     };
-    CopyBatched(steps * 16 * kLine, Shape::kThreads, load, store);
+    copy(steps * 16 * kLine, find, store);
   }
 }
 
@@ -107,15 +117,15 @@ KNNCONV_DEVICE void StageQuadWeights(const TapGemm& gemm, const HaloPlan& plan, 
   // Unit i: a column's channels of one tap. Neighbouring threads have neighbouring columns.
   const auto load = [&](int i) {
     const int tap = i / Shape::kColumns, column = block.first_column + i % Shape::kColumns;
-    if (tap >= block.taps || column >= gemm.columns) return make_uint4(0, 0, 0, 0);
-    const int64_t at = int64_t{slots[tap]} * gemm.depth * gemm.columns + int64_t{column} * across;
-    return ReadElements<T>(weight + at, min(gemm.depth, kMostQuadChannels), down);
+    const bool exists = tap < block.taps && column < gemm.columns;
+    const int64_t at = exists ? int64_t{slots[tap]} * gemm.depth * gemm.columns + int64_t{column} * across : 0;
+    return ReadElements<T, kMostQuadChannels>(weight + at, exists ? gemm.depth : 0, down);
   };
   const auto store = [&](int i, const uint4& bits) {
     const int tap = i / Shape::kColumns, position = Shape::Deal::Position(i % Shape::kColumns);
     to[(tap / 4 * Shape::kTiles + position / 8) * kWarpSize + position % 8 * 4 + tap % 4] = make_uint2(bits.x, bits.y);
   };
-  CopyBatched(steps * 4 * Shape::kColumns, Shape::kThreads, load, store);
+  CopyBatched<4>(steps * 4 * Shape::kColumns, Shape::kThreads, load, store);
 }
 
 // Where a tile's halo lies in its image.
@@ -139,82 +149,95 @@ KNNCONV_DEVICE int PlaceInLine(const HaloGeometry& geometry, int pixel) {
   return across.remainder * geometry.plane_pitch + across.quotient * geometry.pixel_pitch;
 }
 
-// Copies a halo to its place; what lies outside the image is zero. A warp has every kWarps-th line.
-template <int kWarps>
+// Copies a halo to its place; what lies outside the image is zero.
 KNNCONV_DEVICE void CopyHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloPlace& place, char* to) {
   const WindowTaps& window = gemm.window;
-  const int first = threadIdx.x / kWarpSize, units = geometry.halo[1] * geometry.chunks;
+  const HaloShare& share = geometry.share;
+  const Divisor::Result first = share.by_width.Divide(threadIdx.x);
+  if (first.quotient >= share.rows) return;
+  const int units = geometry.halo[1] * geometry.chunks;
   const int64_t line_bytes = int64_t{window.source_size[1]} * gemm.depth * 2;
-  for (int unit = threadIdx.x % kWarpSize; unit < units; unit += kWarpSize) {
+#pragma unroll 1
+  for (int unit = first.remainder; unit < units; unit += share.width) {
     const Divisor::Result pixel = geometry.by_chunks.Divide(unit);
     const int column = place.column + pixel.quotient;
     const bool exists = IsInside(column, window.source_size[1]);
-    int h = place.line + first;
-    char* at = to + first * geometry.line_pitch + PlaceInLine(geometry, pixel.quotient) + pixel.remainder * 16;
+    int h = place.line + first.quotient;
+    char* at = to + first.quotient * geometry.line_pitch + PlaceInLine(geometry, pixel.quotient) + pixel.remainder * 16;
     const char* from = place.image + h * line_bytes + (int64_t{column} * gemm.depth + pixel.remainder * kHaloChunk) * 2;
 #pragma unroll 2
-    for (int line = first; line < geometry.halo[0]; line += kWarps) {
+    for (int line = first.quotient; line < geometry.halo[0]; line += share.rows) {
       CopyAsync16(at, from, exists && IsInside(h, window.source_size[0]));
-      h += kWarps;
-      at += kWarps * geometry.line_pitch;
-      from += kWarps * line_bytes;
+      h += share.rows;
+      at += share.rows * geometry.line_pitch;
+      from += share.rows * line_bytes;
     }
   }
 }
 
 // Copies a halo's lines as they lie in memory, from the 16 bytes on in which a line starts.
-template <int kWarps>
 KNNCONV_DEVICE void CopyRawHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloPlace& place, char* to) {
   const WindowTaps& window = gemm.window;
+  const HaloShare& share = geometry.raw_share;
+  const Divisor::Result part = share.by_width.Divide(threadIdx.x);
+  if (part.quotient >= share.rows) return;
   const int pixel_bytes = gemm.depth * ElementBytes(gemm.source_type);
-  const int begin = max(0, place.column), end = min(window.source_size[1], place.column + geometry.halo[1]);
-  for (int line = threadIdx.x / kWarpSize; line < geometry.halo[0]; line += kWarps) {
-    const int h = place.line + line;
-    if (!IsInside(h, window.source_size[0]) || begin >= end) continue;
-    const char* const row = place.image + int64_t{h} * window.source_size[1] * pixel_bytes;
-    const char* const from = row + int64_t{place.column} * pixel_bytes;
-    const char* const first = row + int64_t{begin} * pixel_bytes;
-    const char* const last = row + int64_t{end} * pixel_bytes;
+  const int64_t line_bytes = int64_t{window.source_size[1]} * pixel_bytes;
+  // Of a line's bytes in the halo, those that exist.
+  const int first = max(0, -place.column) * pixel_bytes;
+  const int last = min(window.source_size[1] - place.column, geometry.halo[1]) * pixel_bytes;
+  const char* const corner = place.image + place.line * line_bytes + int64_t{place.column} * pixel_bytes;
+#pragma unroll 1
+  for (int line = part.quotient; line < geometry.halo[0]; line += share.rows) {
+    if (!IsInside(place.line + line, window.source_size[0])) continue;
+    const char* const from = corner + line * line_bytes;
     const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
-    for (int at = threadIdx.x % kWarpSize * 16; at < geometry.raw_pitch; at += kWarpSize * 16) {
-      const char* const unit = from - shift + at;
+#pragma unroll 1
+    for (int at = part.remainder * 16; at < geometry.raw_pitch; at += share.width * 16) {
+      const int begin = at - shift;  // in the line
+      if (begin + 16 <= first || begin >= last) continue;
       char* const into = to + line * geometry.raw_pitch + at;
-      if (unit + 16 <= first || unit >= last) continue;
       if (geometry.aligned_source) {  // then no unit starts before the source
-        CopyAsyncPart(into, unit, static_cast<int>(min(int64_t{16}, static_cast<int64_t>(last - unit))));
+        CopyAsyncPart(into, from + begin, min(16, last - begin));
       } else {
-        for (int i = 0; i < 16; i += 2) {
-          if (unit + i < first || unit + i >= last) continue;
-          *reinterpret_cast<uint16_t*>(into + i) = *reinterpret_cast<const uint16_t*>(unit + i);
+#pragma unroll 1
+        for (int i = max(0, first - begin); i < min(16, last - begin); i += 2) {
+          *reinterpret_cast<uint16_t*>(into + i) = *reinterpret_cast<const uint16_t*>(from + begin + i);
         }
       }
     }
   }
 }
 
-template <typename T, bool kQuads, int kWarps, typename From>
+// Puts a raw halo in place, as elements of type T.
+template <typename T, bool kQuads, typename From>
 KNNCONV_DEVICE void PlaceRawHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloPlace& place,
                                  const char* raw, char* to) {
+  constexpr int kMost = kQuads ? kMostQuadChannels : kHaloChunk;
   const WindowTaps& window = gemm.window;
+  const HaloShare& share = geometry.share;
+  const Divisor::Result first = share.by_width.Divide(threadIdx.x);
+  if (first.quotient >= share.rows) return;
   const int pixel_bytes = gemm.depth * static_cast<int>(sizeof(From)), units = geometry.halo[1] * geometry.chunks;
-  const int first = threadIdx.x / kWarpSize;
   const int64_t line_bytes = int64_t{window.source_size[1]} * pixel_bytes;
-  const char* const corner = place.image + place.line * line_bytes + int64_t{place.column} * pixel_bytes;
-  const uint32_t corner_bits = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(corner));
+  // Only where in 16 bytes a line starts is of interest.
   const uint32_t line_bits = static_cast<uint32_t>(line_bytes);
-  for (int unit = threadIdx.x % kWarpSize; unit < units; unit += kWarpSize) {
+  const uint32_t corner_bits = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(place.image)) +
+                               place.line * line_bits + place.column * static_cast<uint32_t>(pixel_bytes);
+#pragma unroll 1
+  for (int unit = first.remainder; unit < units; unit += share.width) {
     const Divisor::Result pixel = geometry.by_chunks.Divide(unit);
     const bool exists = IsInside(place.column + pixel.quotient, window.source_size[1]);
-    const int channel = pixel.remainder * kHaloChunk, most = kQuads ? kMostQuadChannels : kHaloChunk;
-    const int in_line = PlaceInLine(geometry, pixel.quotient) + pixel.remainder * 16;
-    const int in_raw = pixel.quotient * pixel_bytes + channel * static_cast<int>(sizeof(From));
-#pragma unroll 4
-    for (int line = first; line < geometry.halo[0]; line += kWarps) {
-      const bool inside = exists && IsInside(place.line + line, window.source_size[0]);
+    const int channel = pixel.remainder * kHaloChunk, count = exists ? gemm.depth - channel : 0;
+    char* const into = to + PlaceInLine(geometry, pixel.quotient) + pixel.remainder * 16;
+    const char* const from = raw + pixel.quotient * pixel_bytes + channel * static_cast<int>(sizeof(From));
+#pragma unroll kQuads ? 4 : 2
+    for (int line = first.quotient; line < geometry.halo[0]; line += share.rows) {
+      const bool inside = IsInside(place.line + line, window.source_size[0]);
       const int shift = static_cast<int>((corner_bits + line * line_bits) % 16);
-      const From* const from = reinterpret_cast<const From*>(raw + line * geometry.raw_pitch + shift + in_raw);
-      const uint4 bits = ReadElements<T>(from, inside ? min(gemm.depth - channel, most) : 0, 1);
-      char* const at = to + line * geometry.line_pitch + in_line;
+      const From* const elements = reinterpret_cast<const From*>(from + line * geometry.raw_pitch + shift);
+      const uint4 bits = ReadElements<T, kMost>(elements, inside ? count : 0, 1);
+      char* const at = into + line * geometry.line_pitch;
       if constexpr (kQuads) {
         *reinterpret_cast<uint2*>(at) = make_uint2(bits.x, bits.y);
       } else {
@@ -225,26 +248,25 @@ KNNCONV_DEVICE void PlaceRawHalo(const TapGemm& gemm, const HaloGeometry& geomet
 }
 
 // Starts to copy the halo of a tile: to its place, or raw. `source` is the group's.
-template <int kWarps>
 KNNCONV_DEVICE void StageHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, const char* source,
                               int tile, char* to) {
   const HaloPlace place = PlaceOfHalo(gemm, geometry, taps, source, tile);
   if (geometry.raw_bytes == 0) {
-    CopyHalo<kWarps>(gemm, geometry, place, to);
+    CopyHalo(gemm, geometry, place, to);
   } else {
-    CopyRawHalo<kWarps>(gemm, geometry, place, to);
+    CopyRawHalo(gemm, geometry, place, to);
   }
 }
 
 // Puts a raw halo that has arrived in place, as elements of type T.
-template <typename T, bool kQuads, int kWarps>
+template <typename T, bool kQuads>
 KNNCONV_DEVICE void UnpackHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, const char* source,
                                int tile, const char* raw, char* to) {
   const HaloPlace place = PlaceOfHalo(gemm, geometry, taps, source, tile);
   if (gemm.source_type == Element::kF32) {
-    PlaceRawHalo<T, kQuads, kWarps, float>(gemm, geometry, place, raw, to);
+    PlaceRawHalo<T, kQuads, float>(gemm, geometry, place, raw, to);
   } else {
-    PlaceRawHalo<T, kQuads, kWarps, T>(gemm, geometry, place, raw, to);
+    PlaceRawHalo<T, kQuads, T>(gemm, geometry, place, raw, to);
   }
 }
 
