@@ -20,10 +20,10 @@ bool HaloCan(const TapGemm& gemm, const Device& device) {
 }
 
 bool HaloTakes(const TapGemm& gemm, const Device& device) {
-  constexpr int kMostDepth = 32, kMostColumns = 64;
+  const bool few = (gemm.depth <= 32 && gemm.columns <= 64) || (gemm.depth <= 64 && gemm.columns <= 32);
   HaloPlan plan;
-  if (gemm.depth > kMostDepth || gemm.columns > kMostColumns || gemm.slots < 2 || !Plan(gemm, device, &plan)) return false;
-  return plan.bytes <= device.shared_bytes / 2;  // a block alone on its multiprocessor cannot hide its copies
+  // A block that is alone on its multiprocessor does not hide its copies.
+  return few && gemm.slots > 1 && Plan(gemm, device, &plan) && plan.bytes <= device.shared_bytes / 2;
 }
 
 Status RunHalo(const LaunchSite& site, const TapGemm& gemm, const Device& device) {

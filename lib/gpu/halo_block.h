@@ -42,7 +42,7 @@ struct HaloShape {
 
 // Where a step's operands lie: `at`, in bytes, from a pixel's own place; `mask` is all ones, or 0 where there is no tap and
 // `at` is the place of zeros.
-struct HaloEntry {
+struct alignas(8) HaloEntry {
   int32_t at, mask;
 };
 

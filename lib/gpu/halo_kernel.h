@@ -48,6 +48,7 @@ KNNCONV_DEVICE void MultiplyChunks(const HaloPlan& plan, const char* shared, int
   const char* weight = shared + plan.weight_at +
                        (Shape::kTransposed ? (pair * 8 + inner) * plan.weight_pitch + matrix % 2 * 16
                                            : (matrix % 2 * 8 + inner) * kPitch + pair * 16);
+  HaloEntry tap = *entry;
 #pragma unroll 2
   for (int step = 0; step < steps; ++step) {
     uint32_t b[Shape::kTiles + 1][2];
@@ -61,7 +62,7 @@ KNNCONV_DEVICE void MultiplyChunks(const HaloPlan& plan, const char* shared, int
       b[n + 1][1] = four[3];
     }
     weight += Shape::kTransposed ? 32 : 16 * kPitch;
-    const HaloEntry tap = entry[step * 2];
+    const HaloEntry next = entry[step * 2 + 2];
 #pragma unroll
     for (int m = 0; m < Shape::kHigh; ++m) {
       uint32_t a[4];
@@ -69,6 +70,7 @@ KNNCONV_DEVICE void MultiplyChunks(const HaloPlan& plan, const char* shared, int
 #pragma unroll
       for (int n = 0; n < Shape::kTiles; ++n) Multiply16x8<typename Shape::T>(sums[m][n], a, b[n][0], b[n][1]);
     }
+    tap = next;
   }
 }
 
@@ -86,13 +88,14 @@ KNNCONV_DEVICE void MultiplyQuads(const HaloPlan& plan, const char* shared, int 
   }
   const HaloEntry* entry = reinterpret_cast<const HaloEntry*>(shared + plan.table_at) + lane % 4;
   const uint2* weight = reinterpret_cast<const uint2*>(shared + plan.weight_at) + lane;
+  HaloEntry tap = *entry;
 #pragma unroll 2
   for (int step = 0; step < steps; ++step) {
     uint2 b[Shape::kTiles];
 #pragma unroll
     for (int n = 0; n < Shape::kTiles; ++n) b[n] = weight[n * kWarpSize];
     weight += Shape::kTiles * kWarpSize;
-    const HaloEntry tap = entry[step * 4];
+    const HaloEntry next = entry[step * 4 + 4];
 #pragma unroll
     for (int m = 0; m < Shape::kHigh; ++m) {
       const uint2 upper = *reinterpret_cast<const uint2*>(shared + ((place[m][0] & tap.mask) + tap.at));
@@ -101,6 +104,7 @@ KNNCONV_DEVICE void MultiplyQuads(const HaloPlan& plan, const char* shared, int 
 #pragma unroll
       for (int n = 0; n < Shape::kTiles; ++n) Multiply16x8<typename Shape::T>(sums[m][n], a, b[n].x, b[n].y);
     }
+    tap = next;
   }
 }
 
@@ -231,7 +235,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       }
     }
     const float* const bias = reinterpret_cast<const float*>(shared + plan.bias_at);
-    const bool raw = plan.raw_bytes > 0;
+    const bool raw = plan.raw_bytes > 0, single = plan.stage_at == plan.halo_at;
     int halo = plan.halo_at, other = plan.stage_at;
     StageHalo(gemm, plan, block, block.source, block.part, shared + (raw ? other : halo));
     CommitCopies();
@@ -248,10 +252,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
         UnpackHalo<typename Shape::T, Shape::kQuads>(gemm, plan, block, block.source, tile, shared + other, shared + halo);
         __syncthreads();
       }
-      if (tile + stride < plan.all_tiles) {
-        StageHalo(gemm, plan, block, block.source, tile + stride, shared + other);
-      }
-      CommitCopies();
+      const auto stage_next = [&] {
+        if (tile + stride < plan.all_tiles) {
+          StageHalo(gemm, plan, block, block.source, tile + stride, shared + other);
+        }
+        CommitCopies();
+      };
+      if (!single) stage_next();
       HaloSums<Shape> sums;
 #pragma unroll
       for (auto& row : sums) {
@@ -262,6 +269,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
         MultiplyQuads<Shape>(plan, shared, halo, steps, sums);
       } else {
         MultiplyChunks<Shape>(plan, shared, halo, steps, sums);
+      }
+      if (single) {
+        __syncthreads();
+        stage_next();
       }
       const OutTile out = FindOut(gemm, plan, block, tile);
       if (!plan.vector_out) {

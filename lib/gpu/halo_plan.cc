@@ -120,9 +120,9 @@ bool PlanGeometry(const TapGemm& gemm, bool quads, int threads, int rows, HaloGe
   return true;
 }
 
-int ResidentBlocks(int bytes, int shared_limit, int most) {
+int ResidentBlocks(int64_t bytes, int shared_limit, int most) {
   constexpr int kReserved = 1 << 10;  // of shared memory, that each block costs besides its own
-  return std::clamp((shared_limit + kReserved) / (bytes + kReserved), 1, most);
+  return static_cast<int>(std::clamp<int64_t>((shared_limit + kReserved) / (bytes + kReserved), 1, most));
 }
 
 bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan) {
@@ -146,17 +146,22 @@ bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPl
   plan->bias_at = 16;
   plan->slots_at = plan->bias_at + rounded(fixed.columns * 4);
   plan->table_at = plan->slots_at + rounded(plan->taps * 4);
-  plan->weight_at = plan->table_at + rounded(entries * 8);
-  const int64_t stage = plan->raw_bytes > 0 ? plan->raw_bytes : plan->halo_bytes;
+  plan->weight_at = plan->table_at + rounded((entries + per_step) * 8);  // the main loop reads a step ahead
   plan->vector_weight = (gemm.transposed ? gemm.depth : gemm.columns) % kHaloChunk == 0 && IsAligned(gemm.weight);
   plan->vector_out = int64_t{gemm.columns} * ElementBytes(gemm.out_type) % 16 == 0 && IsAligned(gemm.out);
   const int64_t patch = plan->vector_out ? 0 : fixed.warps * 16 * HaloPatchPitch(fixed.columns) * 4;
-  const int64_t bytes = plan->weight_at + weight_bytes + plan->halo_bytes + rounded(stage) + patch;
+  const int64_t base = plan->weight_at + weight_bytes + plan->halo_bytes + patch;
+  if (base > shared_limit) return false;
+  // A second halo is worth less than a second block.
+  const bool two = ResidentBlocks(base + plan->halo_bytes, shared_limit, 2) >= ResidentBlocks(base, shared_limit, 2) &&
+                   base + plan->halo_bytes <= shared_limit;
+  const int64_t stage = plan->raw_bytes > 0 ? plan->raw_bytes : two ? plan->halo_bytes : 0;
+  const int64_t bytes = base + rounded(stage);
   if (bytes > shared_limit) return false;
   plan->weight_pitch = static_cast<int32_t>(weight_pitch);
   plan->halo_at = plan->weight_at + static_cast<int32_t>(weight_bytes);
-  plan->stage_at = plan->halo_at + plan->halo_bytes;
-  plan->patch_at = plan->stage_at + rounded(stage);
+  plan->stage_at = stage > 0 ? plan->halo_at + plan->halo_bytes : plan->halo_at;
+  plan->patch_at = plan->halo_at + plan->halo_bytes + rounded(stage);
   plan->bytes = static_cast<int32_t>(bytes);
 
   // A block keeps its weights for all its tiles: blocks of all kinds together fill the device once.

@@ -78,8 +78,8 @@ struct HaloPlan : HaloGeometry {
   uint32_t column_tiles, blocks_of_kind;  // a kind: group, class, column tile
   bool vector_weight, vector_out;         // 16-byte loads and stores are possible
   int32_t weight_pitch;                   // bytes from one column's depth to the next, where weights are transposed
-  // Places in shared memory, after 16 bytes of zeros. At stage_at a second halo, or raw lines; at patch_at, room for results
-  // that are stored one by one.
+  // Places in shared memory, after 16 bytes of zeros. At stage_at the halo, where there is room for one only, a second one,
+  // or raw lines; at patch_at, room for results that are stored one by one.
   int32_t bias_at, slots_at, table_at, weight_at, halo_at, stage_at, patch_at, bytes;
 };
 
@@ -87,6 +87,6 @@ struct HaloPlan : HaloGeometry {
 bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan);
 
 // Blocks of `bytes` shared memory that a multiprocessor holds, at most `most`.
-int ResidentBlocks(int bytes, int shared_limit, int most);
+int ResidentBlocks(int64_t bytes, int shared_limit, int most);
 
 }  // namespace knnconv::gpu

@@ -207,6 +207,11 @@ T atomicOr(T* at, U value) {
   return std::exchange(*at, *at | value);
 }
 
+template <typename T>
+T __ldg(const T* at) {
+  return *at;
+}
+
 inline int __popc(unsigned value) { return __builtin_popcount(value); }
 inline int __clz(int value) { return value == 0 ? 32 : __builtin_clz(static_cast<unsigned>(value)); }
 inline int __ffs(int value) { return __builtin_ffs(value); }
