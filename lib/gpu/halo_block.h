@@ -24,6 +24,22 @@ struct ColumnDeal {
   }
 };
 
+// Stores neighbouring columns, as much as 16 bytes at a time.
+template <typename T, int kWidth>
+KNNCONV_DEVICE void StoreColumns(T* out, const float (&value)[kWidth], int count) {
+  constexpr int kBytes = kWidth * sizeof(T), kUnit = kBytes < 16 ? kBytes : 16, kPart = kUnit / sizeof(T);
+  struct alignas(kUnit) Part {
+    T element[kPart];
+  };
+#pragma unroll
+  for (int first = 0; first < kWidth; first += kPart) {
+    Part part;
+#pragma unroll
+    for (int e = 0; e < kPart; ++e) part.element[e] = FromFloat<T>(value[first + e]);
+    if (first < count) *reinterpret_cast<Part*>(out + first) = part;
+  }
+}
+
 // T: the type of products. kQuads: source pixels of up to 4 channels, else of 16-byte chunks. kHigh: rows of 16 pixels that a
 // warp has.
 template <typename T_, bool kQuads_, bool kTransposed_, int kTiles_>

@@ -19,6 +19,7 @@
 
 #include "gpu/dweight_plan.h"
 #include "gpu/halo_dweight_plan.h"
+#include "gpu/halo_dweight_sums.h"
 #include "gpu/halo_stage.h"
 
 namespace knnconv::gpu {
@@ -31,18 +32,6 @@ struct HaloDweightTile {
   static constexpr int kColumns = kGroups * kProducts * 8;
   static constexpr int kBlocks = HaloDweightBlocks(kUnits, kGroups);
 };
-
-// Two elements of value 1.
-template <typename T>
-KNNCONV_DEVICE uint32_t PairOfOnes();
-template <>
-KNNCONV_DEVICE uint32_t PairOfOnes<Half>() {
-  return 0x3c003c00u;
-}
-template <>
-KNNCONV_DEVICE uint32_t PairOfOnes<BFloat>() {
-  return 0x3f803f80u;
-}
 
 // A block's place. The same in all threads.
 struct HaloSlice : HaloTaps {
@@ -138,26 +127,9 @@ KNNCONV_DEVICE void MultiplyTile(const HaloDweightPlan& plan, const HaloSlice& s
       }
     }
     if (sums_bias) {
-      const uint32_t ones[4] = {PairOfOnes<T>(), PairOfOnes<T>(), PairOfOnes<T>(), PairOfOnes<T>()};
 #pragma unroll
-      for (int n = 0; n < Tile::kProducts; ++n) {
-        float step_sums[4] = {};
-        Multiply16x8<T>(step_sums, ones, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
-        bias[n][0] += step_sums[0];
-        bias[n][1] += step_sums[1];
-      }
+      for (int n = 0; n < Tile::kProducts; ++n) AddColumns<T>(bias[n], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
     }
-  }
-}
-
-// Writes two neighbouring partial sums, of which `count` exist, or adds them to what is there.
-KNNCONV_DEVICE void StorePartials(float* to, float first, float second, int count, bool add, bool vector) {
-  if (vector && count >= 2) {
-    float2* const at = reinterpret_cast<float2*>(to);
-    *at = add ? make_float2(at->x + first, at->y + second) : make_float2(first, second);
-  } else {
-    if (count >= 1) to[0] = add ? to[0] + first : first;
-    if (count >= 2) to[1] = add ? to[1] + second : second;
   }
 }
 

@@ -140,22 +140,6 @@ KNNCONV_DEVICE bool Exists(const HaloPlan& plan, const OutTile& tile, int pixel)
   return at.quotient < tile.height && at.remainder < tile.width;
 }
 
-// Stores neighbouring columns, as much as 16 bytes at a time.
-template <typename T, int kWidth>
-KNNCONV_DEVICE void StoreColumns(T* out, const float (&value)[kWidth], int count) {
-  constexpr int kBytes = kWidth * sizeof(T), kUnit = kBytes < 16 ? kBytes : 16, kPart = kUnit / sizeof(T);
-  struct alignas(kUnit) Part {
-    T element[kPart];
-  };
-#pragma unroll
-  for (int first = 0; first < kWidth; first += kPart) {
-    Part part;
-#pragma unroll
-    for (int e = 0; e < kPart; ++e) part.element[e] = FromFloat<T>(value[first + e]);
-    if (first < count) *reinterpret_cast<Part*>(out + first) = part;
-  }
-}
-
 // out = round(sums + bias) straight from registers, where rows of the result are multiples of 16 bytes.
 template <typename Shape, typename Out>
 KNNCONV_DEVICE void StoreTile(const TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, const OutTile& tile,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "gpu/halo.h"
+#include "gpu/stem.h"
 #include "gpu/tap_gemm_launch.h"
 
 namespace knnconv::gpu {
@@ -78,6 +79,12 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
     KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
     const bool takes = wanted.kernel == KernelFamily::kHalo ? HaloCan(gemm, device) : HaloTakes(gemm, device);
     if (takes) return RunHalo(site, gemm, device);
+  }
+  if (gemm.kind == Taps::kColumns && Allows(wanted.kernel, KernelFamily::kHalo)) {
+    Device device;
+    KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
+    const bool takes = wanted.kernel == KernelFamily::kHalo ? StemCan(gemm, device) : StemTakes(gemm, device);
+    if (takes) return RunStem(site, gemm, device);
   }
   if (!Allows(wanted.kernel, KernelFamily::kPortable)) return Refused(wanted.kernel, __FILE__, __LINE__);
   TapLaunch launch{};

@@ -164,3 +164,34 @@ def test_refuses_what_does_not_fit():
     window = {"stride": (1, 1), "padding": (3, 3), "dilation": (1, 1)}
     with pytest.raises(jax.errors.JaxRuntimeError, match='kernel="halo" does not take this call'):
         calls.dense_forward(x, weight, None, output_size=(8, 8), out_dtype=F16, **HALO, **window)
+
+
+# Batch, N, M, K, C, O
+STEMS = [(5, 200, 70, 30, 3, 96), (2, 61, 33, 9, 4, 40), (1, 90, 17, 5, 1, 128), (3, 4085, 40, 121, 3, 64)]
+
+
+@pytest.mark.parametrize("shape", STEMS, ids=str)
+@pytest.mark.parametrize(("dtype", "x_dtype", "out_dtype"), DTYPES)
+def test_stem_forward(shape, dtype, x_dtype, out_dtype):
+    batch, n, m, k, c, o = shape
+    rng = np.random.default_rng(4)
+    x = calls.normal(rng, (batch, n, c), x_dtype)
+    weight, bias = calls.normal(rng, (k, c, o), dtype, (k * c) ** -0.5), calls.normal(rng, (o,), F32)
+    indices, _ = calls.random_table(rng, m, k, n)
+    x[:, 0], indices[indices == 0] = np.nan, 1  # what is read by no tap does not matter
+    for zero in False, True:
+        y = calls.knn_forward(x, weight, indices, bias=bias, out_dtype=out_dtype, zero_empty_rows=zero, **HALO)
+        clean = np.nan_to_num(x.astype(dtype))
+        exact = oracle.knn_forward(clean, weight, indices, None, bias, zero_empty_rows=zero)
+        bound = oracle.knn_forward(abs(oracle.f64(clean)), abs(oracle.f64(weight)), indices, None, abs(bias))
+        oracle.assert_within_ulp(y, exact, calls.SUM_SLACK * bound, out_dtype)
+
+
+def test_stem_groups():
+    rng = np.random.default_rng(5)
+    x, weight = calls.normal(rng, (2, 1, 3, 50, 3), F16), calls.normal(rng, (1, 3, 9, 3, 16), F16)
+    indices, bias = rng.integers(-1, 50, (2, 1, 20, 9)).astype(np.int32), calls.normal(rng, (2, 3, 16), F32)
+    y = calls.knn_forward(x, weight, indices, bias=bias, out_dtype=F32, lead=(2, 3), **HALO)
+    for i, j in np.ndindex(2, 3):
+        exact = oracle.knn_forward(x[i, 0], weight[0, j], indices[i, 0], None, bias[i, j])
+        np.testing.assert_allclose(y[i, j], exact, rtol=0, atol=2e-4)

@@ -67,7 +67,8 @@ void Check(const std::string& name, TapGemm gemm, const std::vector<Tap>& taps, 
 
   std::vector<TileChoice> tiles{{}, {16, 32, -1}, {64, 64, -1}, {128, 128, -1}, {64, 32, 0}};
   const TileChoice portable{-1, -1, -1, true, KernelFamily::kPortable}, halo{-1, -1, -1, true, KernelFamily::kHalo};
-  if (gemm.kind == Taps::kWindow) tiles.insert(tiles.end(), {portable, halo});
+  const bool stem = gemm.kind == Taps::kColumns && gemm.depth <= 4 && gemm.columns % 4 == 0;
+  if (gemm.kind == Taps::kWindow || stem) tiles.insert(tiles.end(), {portable, halo});
   for (const TileChoice& tile : tiles) {
     for (bool float_source : {false, true}) {
       if (float_source && (gemm.transposed || tile.rows > 0)) continue;
@@ -194,6 +195,8 @@ int main() {
   CheckTable<BFloat>(1, 70, 30, 24, 33, 40, 40, false);
   CheckTable<BFloat>(2, 35, 17, 8, 16, 9, 70, true);
   CheckTable<Half>(33, 5, 17, 3, 7, 9, 4, true);
+  CheckTable<BFloat>(3, 40, 37, 3, 12, 11, 11, false);
+  CheckTable<Half>(1, 17, 90, 4, 100, 6, 6, false);
   CheckSources<Half>(2, {3, 0, 7, 1, 12, 300, 4, 256, 257, 2, 0, 9}, 40, 16, 24, 5);
   CheckSources<BFloat>(1, {3, 0, 7, 1, 12, 600, 4, 256, 257, 2, 0, 9, 700, 40, 8, 8, 1, 0, 0}, 40, 72, 40, 37);
   CheckSources<BFloat>(40, {3, 0, 7, 60, 300}, 40, 8, 8, 5);

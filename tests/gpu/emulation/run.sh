@@ -15,6 +15,7 @@ compile() {
     -isystem "${CUDA_HOME:-/usr/local/cuda}/include" "$@" -x c++ -c "$source" -o "$build/$(basename "$source").o"
 }
 for source in "$root"/lib/gpu/tap_gemm_*.cu "$root/lib/gpu/tap_gemm.cc" "$root"/lib/gpu/halo*.cu "$root"/lib/gpu/halo*.cc \
+  "$root"/lib/gpu/stem*.cu "$root"/lib/gpu/stem.cc \
   "$here"/check*.cc; do
   compile "" "$source" "$@"
 done

@@ -1,0 +1,82 @@
+#include "gpu/stem_dweight.h"
+
+#include <algorithm>
+
+#include "gpu/dweight_reduce.h"
+#include "gpu/stem.h"
+
+namespace knnconv::gpu {
+namespace {
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, StemDweightPlan* plan) {
+  const NeighborTable& table = taps.table;
+  const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+  const bool empty = dweight.batch == 0 || table.outputs == 0 || table.sources == 0 || dweight.slots == 0;
+  if (empty || dweight.channels < 1 || dweight.channels > kStemChannels || dweight.shapes.members.count() != 1) return false;
+  if (dweight.columns == 0 || dweight.columns % 8 != 0 || !aligned(dweight.g) || !aligned(dweight.partials)) return false;
+  if (dweight.db != nullptr && table.zero_empty_rows) return false;  // it counts all rows
+  *plan = {};
+  const int products = StemProducts(dweight.columns);
+  const int64_t groups = dweight.shapes.groups.count();
+  const int64_t row_tiles = DivideUp(dweight.slots, kStemWarps * StemUnits(products) * 2);
+  const int64_t column_tiles = DivideUp(dweight.columns, products * 8), tiles = groups * row_tiles * column_tiles;
+  if (tiles > INT32_MAX) return false;
+
+  // Two samples share what is read of the table, where there are enough for all multiprocessors.
+  const int64_t pitch = products * 16 + 16, sample_bytes = int64_t{table.sources} * 16;
+  const auto bytes_of = [&](int64_t samples) { return 16 + samples * (sample_bytes + 2 * kStemPositions * pitch); };
+  const bool two = tiles * DivideUp(dweight.batch, 2) * 4 >= device.multiprocessors * int64_t{3} &&
+                   bytes_of(2) <= device.shared_bytes;
+  plan->samples = two ? 2 : 1;
+  const int64_t bytes = bytes_of(plan->samples);
+  if (bytes > device.shared_bytes) return false;
+  plan->row_tiles = static_cast<uint32_t>(row_tiles);
+  plan->column_tiles = static_cast<uint32_t>(column_tiles);
+  plan->sample_groups = static_cast<uint32_t>(DivideUp(dweight.batch, plan->samples));
+  plan->sample_bytes = static_cast<int32_t>(sample_bytes);
+  plan->cotangent_pitch = static_cast<int32_t>(pitch);
+  plan->cotangent_bytes = static_cast<int32_t>(kStemPositions * pitch);
+  plan->source_at = 16;
+  plan->stage_at = static_cast<int32_t>(16 + plan->samples * sample_bytes);
+  plan->stage_bytes = plan->samples * plan->cotangent_bytes;
+  plan->bytes = static_cast<int32_t>(bytes);
+  plan->by_depth = Divisor(static_cast<uint32_t>(dweight.channels));
+
+  const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
+  const int64_t room = dweight.partial_elements / (groups * (weight + dweight.columns));
+  if (room < 1) return false;
+  const int64_t share = std::max<int64_t>(1, device.multiprocessors / tiles);
+  plan->slices = static_cast<uint32_t>(std::min<int64_t>({room, share, plan->sample_groups}));
+  plan->bias_partials = dweight.db != nullptr ? dweight.partials + groups * plan->slices * weight : nullptr;
+  return true;
+}
+
+}  // namespace
+
+bool StemCan(const Dweight& dweight, const ColumnTaps& taps, const Device& device) {
+  StemDweightPlan plan;
+  return Plan(dweight, taps, device, &plan);
+}
+
+bool StemTakes(const Dweight& dweight, const ColumnTaps& taps, const Device& device) {
+  StemDweightPlan plan;
+  return dweight.slots >= 9 && taps.table.outputs >= 128 && Plan(dweight, taps, device, &plan) &&
+         int64_t{plan.slices} * plan.row_tiles * plan.column_tiles * 2 >= device.multiprocessors;
+}
+
+Status RunStemDweight(const LaunchSite& site, const Dweight& dweight, const ColumnTaps& taps, const Device& device) {
+  StemDweightPlan plan;
+  if (!Plan(dweight, taps, device, &plan)) return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "a stem fits"};
+  KNNCONV_GPU_RETURN_IF_ERROR(dweight.g_type == Element::kF16
+                                  ? LaunchStemDweight<Half>(site, dweight, taps, plan, device.shared_bytes)
+                                  : LaunchStemDweight<BFloat>(site, dweight, taps, plan, device.shared_bytes));
+  const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
+  return RunReduce(site, dweight.shapes.groups.count(),
+                   {dweight.partials, plan.slices, weight, dweight.dw, dweight.dw_type},
+                   {plan.bias_partials, plan.slices, dweight.db != nullptr ? dweight.columns : 0, dweight.db,
+                    dweight.db_type});
+}
+
+}  // namespace knnconv::gpu
