@@ -10,11 +10,12 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from benchmarks import ROOT, compare, harness, machine, memory
 
@@ -22,6 +23,8 @@ _MODEL = ROOT / "examples" / "cifar10_model.py"
 _BACKENDS = {"ours": "knnconv", "peer": "flax"}
 _BATCH = {"cpu": 64, "gpu": 256}
 _BATCHES = 4  # different ones, taken in turns
+_SCANNED_BATCHES = 16  # of one executable that times the device alone
+CONVOLUTIONS = 5
 
 
 @functools.cache
@@ -71,7 +74,7 @@ def batches(count: int, batch: int) -> list[tuple[jax.Array, jax.Array]]:
 
 
 def _training(compiled: Any, state: Any) -> Callable[..., jax.Array]:
-    """Trains on: each call is the next step. Returns its loss."""
+    """Trains on: each call is the next step, or the next steps. Returns its loss, or their losses."""
 
     def train(images: jax.Array, labels: jax.Array) -> jax.Array:
         nonlocal state
@@ -81,36 +84,81 @@ def _training(compiled: Any, state: Any) -> Callable[..., jax.Array]:
     return train
 
 
+def _compile(step: Callable[..., Any], state: Any, images: jax.Array, labels: jax.Array) -> Any:
+    return jax.jit(step, donate_argnums=0).lower(state, images, labels).compile()
+
+
+def _device_sampler(step: Callable[..., Any], state: Any, data: Sequence[Any], sample_s: float) -> harness.Sampler:
+    """Samples of seconds a step among many in one executable."""
+
+    def steps(state: Any, images: jax.Array, labels: jax.Array) -> tuple[Any, jax.Array]:
+        return lax.scan(lambda state, batch: step(state, *batch), state, (images, labels))
+
+    chosen = [data[i % len(data)] for i in range(_SCANNED_BATCHES)]
+    images, labels = (jnp.stack(values) for values in zip(*chosen, strict=True))
+    train = _training(_compile(steps, state, images, labels), state)
+    return harness.queued_sampler(lambda *_: train(images, labels), chosen, sample_s=sample_s)
+
+
+class _Side(NamedTuple):
+    samplers: dict[str, harness.Sampler]  # by what they time
+    call: harness.WallSampler
+    first_loss: np.ndarray
+    temporary_bytes: int | None
+
+
+def _prepare(backend: str, dtype: str, data: Sequence[Any], sample_s: float) -> _Side:
+    step, state = make_step(backend, dtype)
+    compiled = _compile(step, state, *data[0])
+    train = _training(compiled, jax.tree.map(jnp.copy, state))  # the step takes its state's memory over
+    first_loss = np.asarray(train(*data[0]))
+    call = harness.WallSampler(train, data, sample_s=sample_s)
+    samplers: dict[str, harness.Sampler] = {"call": call}
+    if jax.default_backend() != "cpu":
+        samplers["host"] = harness.host_sampler(train, data)
+        samplers["loop"] = harness.queued_sampler(
+            lambda *batches: [train(*batch) for batch in batches], data, sample_s=sample_s
+        )
+        samplers["device"] = _device_sampler(step, state, data, sample_s)
+    return _Side(samplers, call, first_loss, memory.temporary_bytes(compiled))
+
+
 def run(dtypes: Sequence[str], settings: compare.Settings, *, quick: bool) -> list[dict[str, Any]]:
-    """Time the step in each dtype; one entry of "steps" in the result file each."""
+    """Time the step in each dtype; one entry of "steps" in the result file each.
+
+    Times: "call", waited for; away from the CPU also "host", until a call returns, "loop", as training goes on without
+    waiting, and "device", of many steps in one executable. The ratios are of "loop", or "call" on a CPU.
+    """
     batch = _BATCH[machine.size()] // (4 if quick else 1)
     data = batches(_BATCHES, batch)
     steps = []
     for dtype in dtypes:
-        compiled, first_loss, samplers = {}, {}, {}
-        for side, backend in _BACKENDS.items():
-            step, state = make_step(backend, dtype)
-            compiled[side] = jax.jit(step, donate_argnums=0).lower(state, *data[0]).compile()
-            train = _training(compiled[side], state)
-            first_loss[side] = np.asarray(train(*data[0]))
-            samplers[side] = harness.WallSampler(train, data, sample_s=settings.sample_s)
+        prepared = {side: _prepare(backend, dtype, data, settings.sample_s) for side, backend in _BACKENDS.items()}
+        kinds = list(prepared["ours"].samplers)
         # Few entries, each of many kernels: they may take longer than a comparison of one.
-        samples = harness.interleave(samplers, rounds=settings.rounds, budget_s=8 * settings.budget_s)
-        sides = harness.Sides(samples["ours"], samples["peer"])
-        apart = compare.difference(first_loss["ours"], first_loss["peer"])
+        samples = harness.interleave(
+            {(side, kind): prepared[side].samplers[kind] for kind in kinds for side in _BACKENDS},
+            rounds=settings.rounds,
+            budget_s=8 * settings.budget_s,
+        )
+        timed = "loop" if "loop" in kinds else "call"
+        sides = harness.Sides(samples["ours", timed], samples["peer", timed])
+        apart = compare.difference(prepared["ours"].first_loss, prepared["peer"].first_loss)
         steps.append(
             {
                 "name": f"cifar10 batch {batch}",
+                "batch": batch,
                 "dtype": dtype,
+                "timed": timed,
                 "rounds": len(sides.ours),
                 **{
                     side: {
-                        "call": harness.milliseconds(samples[side]),
-                        "cpu": harness.milliseconds(samplers[side].cpu_samples),
-                        "first_loss": float(first_loss[side]),
-                        "temporary_bytes": memory.temporary_bytes(compiled[side]),
+                        **{kind: harness.milliseconds(samples[side, kind]) for kind in kinds},
+                        "cpu": harness.milliseconds(found.call.cpu_samples),
+                        "first_loss": float(found.first_loss),
+                        "temporary_bytes": found.temporary_bytes,
                     }
-                    for side in _BACKENDS
+                    for side, found in prepared.items()
                 },
                 "ratio": sides.ratio,
                 "paired_ratio": sides.paired_ratio,

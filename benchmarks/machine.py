@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -76,19 +78,36 @@ def describe() -> dict[str, Any]:
     }
 
 
-def _best_seconds(call: Callable[[], Any], sample_s: float = 0.05) -> float:
-    sampler = harness.WallSampler(call, [()], sample_s=sample_s)
+def result_path(device: dict[str, Any], program: str = "") -> pathlib.Path:
+    """Where a device's results go: the accelerator's name, or the processor's and its number of cores."""
+    name = f"{device['cpu']} {device['cores']} cores" if device["platform"] == "cpu" else device["kind"]
+    words = re.sub(r"[^a-z0-9]+", "-", f"{name} {program}".lower()).strip("-")
+    return ROOT / "benchmarks" / "results" / f"{words}.json"
+
+
+def _best_seconds(call: Callable[[Any], Any], sample_s: float = 0.05) -> float:
+    # Calls queue, so that an accelerator does not wait for its host between them.
+    sampler = harness.queued_sampler(call, [()], sample_s=sample_s)
     return min(sampler() for _ in range(_SAMPLES))
+
+
+@functools.cache
+def _negate() -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda x: -x, donate_argnums=0)
+
+
+@functools.cache
+def _square(precision: jax.lax.Precision | None) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda a: jnp.matmul(a, a, precision=precision))
 
 
 def _copy_rate(nbytes: int) -> float:
     """Bytes a second, read and written, over a buffer updated in place: no new pages, which the system must clear."""
-    negate = jax.jit(lambda x: -x, donate_argnums=0)
     buffer = jnp.ones((nbytes // 4,), jnp.float32)
 
-    def call() -> Any:
+    def call(_: Any) -> Any:
         nonlocal buffer
-        buffer = negate(buffer)
+        buffer = _negate()(buffer)
         return buffer
 
     return 2 * nbytes / _best_seconds(call)
@@ -106,9 +125,8 @@ def peaks(dtypes: Iterable[str]) -> dict[str, Any]:
 
     def flops(dtype: str) -> float:
         matrix = ones.astype(dtype)
-        precision = jax.lax.Precision.HIGHEST if dtype == "float32" else None
-        product = jax.jit(lambda a: jnp.matmul(a, a, precision=precision))
-        return 2 * side**3 / _best_seconds(lambda: product(matrix))
+        product = _square(jax.lax.Precision.HIGHEST if dtype == "float32" else None)
+        return 2 * side**3 / _best_seconds(lambda _: product(matrix))
 
     float32 = flops("float32")
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -16,8 +17,9 @@ from benchmarks.shapes import Knn, Shape, moved_bytes
 
 _FEW, _MANY = 2, 8
 _MORE_THAN_CACHES = 64 * 2**20  # bytes
-# On a GPU each set is one call of an executable; more calls bring its own start down in proportion.
-_ON_GPU = 16
+# On a GPU each set is one call of an executable: many short calls bring its own start down in proportion.
+_MOST_ON_GPU, _LEAST_ON_GPU, _BYTES_ON_GPU = 16, 4, 2**30
+_POOL = 2**22  # random numbers, which large operands repeat
 
 
 class Operands(NamedTuple):
@@ -31,17 +33,18 @@ class Operands(NamedTuple):
 def neighbour_indices(shape: Knn, seed: int = 0) -> np.ndarray:
     """[rows, neighbours] int32: the nearest points of the first `rows` of `sources` random points."""
     points = np.random.default_rng(seed).random((shape.sources, shape.space))
-    _, nearest = cKDTree(points).query(points[: shape.rows], shape.neighbours)
+    _, nearest = cKDTree(points).query(points[: shape.rows], shape.neighbours, workers=-1)
     return nearest.reshape(shape.rows, shape.neighbours).astype(np.int32)
 
 
 def set_count(shape: Shape, itemsize: int) -> int:
     """How many sets outgrow the caches, within reason."""
     if machine.size() == "gpu":
-        return _ON_GPU
+        return min(_MOST_ON_GPU, max(_LEAST_ON_GPU, _BYTES_ON_GPU // moved_bytes(shape, itemsize)))
     return min(_MANY, max(_FEW, math.ceil(_MORE_THAN_CACHES / moved_bytes(shape, itemsize))))
 
 
+@functools.cache
 def neighbours(shape: Shape) -> tuple[Any, Any]:
     """The table for ours and the index matrix for the peer; nothing for a grid."""
     if not isinstance(shape, Knn):
@@ -50,21 +53,33 @@ def neighbours(shape: Shape) -> tuple[Any, Any]:
     return jkc.NeighborTable(indices, num_inputs=shape.sources), jnp.asarray(indices)
 
 
+def abstract(shape: Shape, dtype: Any) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """The shapes and dtypes of one set (x, weight, g)."""
+    x = (shape.batch, *shape.rows_in, shape.channels)
+    weight = (*shape.slots, shape.channels, shape.outputs)
+    g = (shape.batch, *shape.rows_out, shape.outputs)
+    return jax.ShapeDtypeStruct(x, dtype), jax.ShapeDtypeStruct(weight, dtype), jax.ShapeDtypeStruct(g, dtype)
+
+
+@functools.cache
+def _pool(dtype: np.dtype) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(_POOL, np.float32).astype(dtype)
+
+
 def make(shape: Shape, dtype: Any, count: int | None = None) -> Operands:
     """Standard normal x and g, and weights that keep y of order one."""
     dtype = jnp.dtype(dtype)
     random = np.random.default_rng(1)
     fan_in = math.prod(shape.slots) * shape.channels
 
-    def normal(*dims: int, scale: float = 1.0) -> jax.Array:
-        return jnp.asarray(random.standard_normal(dims, np.float32) * np.float32(scale), dtype)
+    def normal(like: jax.ShapeDtypeStruct) -> np.ndarray:
+        numbers = _pool(dtype)[random.integers(_POOL // 2) :]
+        return numbers[: like.size].reshape(like.shape) if like.size <= len(numbers) else np.resize(numbers, like.shape)
 
-    sets = [
-        (
-            normal(shape.batch, *shape.rows_in, shape.channels),
-            normal(*shape.slots, shape.channels, shape.outputs, scale=fan_in**-0.5),
-            normal(shape.batch, *shape.rows_out, shape.outputs),
-        )
-        for _ in range(set_count(shape, dtype.itemsize) if count is None else count)
-    ]
+    def one_set() -> tuple[jax.Array, jax.Array, jax.Array]:
+        x, weight, g = (normal(like) for like in abstract(shape, dtype))
+        scaled = (weight.astype(np.float32) * np.float32(fan_in**-0.5)).astype(dtype)
+        return jnp.asarray(x), jnp.asarray(scaled), jnp.asarray(g)
+
+    sets = [one_set() for _ in range(set_count(shape, dtype.itemsize) if count is None else count)]
     return jax.block_until_ready(Operands(sets, *neighbours(shape)))

@@ -34,12 +34,14 @@ def _place(entry: dict[str, Any]) -> str:
     return " ".join(entry[key] for key in ("name", "pass", "dtype") if key in entry)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Three digits, or whole ones from 100 on."""
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
-def _megabytes(count: int | None) -> str:
-    return "-" if count is None else _number(count / 2**20)
+def megabytes(count: int | None) -> str:
+    """A count of bytes in megabytes; a dash where it is not known."""
+    return "-" if count is None else number(count / 2**20)
 
 
 def comparison_table(comparisons: Sequence[dict[str, Any]]) -> Table:
@@ -56,22 +58,22 @@ def comparison_table(comparisons: Sequence[dict[str, Any]]) -> Table:
         table.add_column(header, justify="right")
     for entry in comparisons:
         ours, peer, timed = entry["ours"], entry["peer"], entry["timed"]
-        host = [_number(side["host"]["min_ms"]) for side in (ours, peer)] if device else []
+        host = [number(side["host"]["min_ms"]) for side in (ours, peer)] if device else []
         marks = ("" if entry["agrees"] else " WRONG") + ("" if ours["implementation"] == "compiled" else " (fallback)")
-        ratio = _number(entry["ratio"])
+        ratio = number(entry["ratio"])
         table.add_row(
             entry["name"] + marks,
             entry["pass"],
             entry["dtype"],
-            _number(ours[timed]["min_ms"]),
-            _number(peer[timed]["min_ms"]),
+            number(ours[timed]["min_ms"]),
+            number(peer[timed]["min_ms"]),
             ratio if entry["ratio"] >= SLOW else f"[red]{ratio}[/red]",
-            _number(entry["paired_ratio"]),
-            _number(entry["cpu_ratio"]),
-            _number(entry["floor_ms"]),
-            _number(entry["gflops"]),
+            number(entry["paired_ratio"]),
+            number(entry["cpu_ratio"]),
+            number(entry["floor_ms"]),
+            number(entry["gflops"]),
             *host,
-            *(_megabytes(side[key]) for key in ("temporary_bytes", "resident_bytes") for side in (ours, peer)),
+            *(megabytes(side[key]) for key in ("temporary_bytes", "resident_bytes") for side in (ours, peer)),
         )
     return table
 
@@ -85,7 +87,7 @@ def check_table(checks: Sequence[dict[str, Any]]) -> Table:
     table.add_column("limit", justify="right")
     table.add_column("")
     for check in checks:
-        measured, limit = (f"{_number(check[key])} {check['unit']}" for key in ("value", "limit"))
+        measured, limit = (f"{number(check[key])} {check['unit']}" for key in ("value", "limit"))
         kept = "ok" if check["ok"] else "[red]ABOVE[/red]"
         table.add_row(str(check["case"]), check["what"], measured, limit, kept)
     return table
@@ -99,8 +101,8 @@ def step_table(steps: Sequence[dict[str, Any]]) -> Table:
     for header in ("ours ms", "peer ms", "ratio", "paired"):
         table.add_column(header, justify="right")
     for step in steps:
-        times = (_number(step[side]["call"]["min_ms"]) for side in ("ours", "peer"))
-        table.add_row(step["name"], step["dtype"], *times, _number(step["ratio"]), _number(step["paired_ratio"]))
+        times = (number(step[side]["call"]["min_ms"]) for side in ("ours", "peer"))
+        table.add_row(step["name"], step["dtype"], *times, number(step["ratio"]), number(step["paired_ratio"]))
     return table
 
 

@@ -9,16 +9,15 @@ import gc
 import json
 import os
 import pathlib
-import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import ROOT, cifar10_step, compare, field_cases, machine, memory, operands, report, shapes
+from benchmarks import cifar10_step, compare, field_cases, machine, memory, operands, report, shapes
 
 SCHEMA = 1
 SUITES = ("dense", "knn", "cases", "step")
@@ -62,7 +61,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def chosen_shapes(suites: Sequence[str], size: str, quick: bool, match: str) -> list[shapes.Shape]:
     """The shapes of the chosen suites."""
-    tables = {"dense": shapes.dense_shapes, "knn": shapes.knn_shapes}
+    tables: dict[str, Callable[[str], Sequence[shapes.Shape]]] = {
+        "dense": shapes.dense_shapes,
+        "knn": shapes.knn_shapes,
+    }
     found: list[shapes.Shape] = []
     for suite, table in tables.items():
         if suite in suites:
@@ -151,12 +153,6 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     return results
 
 
-def result_path(device: dict[str, Any]) -> pathlib.Path:
-    """Where a device's results go: the accelerator's name, or the processor's and its number of cores."""
-    name = f"{device['cpu']} {device['cores']} cores" if device["platform"] == "cpu" else device["kind"]
-    return ROOT / "benchmarks" / "results" / f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.json"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write. 0, or 1 if a result of ours is not the peer's."""
     options = parse(arguments)
@@ -165,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else 200)
     results = run(options, console)
     report.show(results, console)
-    path = options.out or result_path(results["device"])
+    path = options.out or machine.result_path(results["device"])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
     console.print(f"written to {path}")

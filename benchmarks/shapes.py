@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 PASSES = ("forward", "dinput", "dweight")
@@ -149,16 +150,23 @@ def from_json(fields: dict[str, Any]) -> Shape:
 _CLOUD_POINTS = {"cpu": 20_000, "gpu": 100_000}
 
 
+def cifar10_layers(size: str) -> list[Dense]:
+    """The convolutions of the CIFAR-10 network in `examples/`, in a size, "cpu" or "gpu"."""
+    batch = 16 if size == "cpu" else 256
+    return [
+        Dense(batch, 32, 32, 3, 32),
+        Dense(batch, 32, 32, 32, 32),
+        Dense(batch, 16, 16, 32, 64),
+        Dense(batch, 16, 16, 64, 64),
+        Dense(batch, 8, 8, 64, 128),
+    ]
+
+
 def dense_shapes(size: str) -> list[Dense]:
     """The dense table in a size, "cpu" or "gpu"."""
-    cpu = size == "cpu"
-    cifar, imagenet, stem = (16, 4, 2) if cpu else (256, 128, 128)
+    imagenet, stem = (4, 2) if size == "cpu" else (128, 128)
     return [
-        Dense(cifar, 32, 32, 3, 32),
-        Dense(cifar, 32, 32, 32, 32),
-        Dense(cifar, 16, 16, 32, 64),
-        Dense(cifar, 16, 16, 64, 64),
-        Dense(cifar, 8, 8, 64, 128),
+        *cifar10_layers(size),
         Dense(imagenet, 56, 56, 64, 64),
         Dense(imagenet, 28, 28, 128, 128),
         Dense(imagenet, 14, 14, 256, 256),
@@ -192,6 +200,11 @@ def knn_shapes(size: str) -> list[Knn]:
     ]
 
 
-def quick_shapes(shapes: list[Any]) -> list[Any]:
+def small_batch_shapes() -> list[Knn]:
+    """Small batches over a small table: little work, of which every part must be spread over the device."""
+    return [Knn(batch, 64, 64, 230, 230, 9) for batch in (10, 40)]
+
+
+def quick_shapes(shapes: Sequence[Shape]) -> Sequence[Shape]:
     """Every third shape of a table, for a look rather than a measurement."""
     return shapes[2::3]

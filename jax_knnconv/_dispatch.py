@@ -145,7 +145,9 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
             unfit = f"its kernels take at most {_MOST_GROUPS} group dimensions (nested vmaps), got {groups}"
         attributes = handler.attributes(*ctx.avals_in, **static)
         if platform != "cpu":
-            attributes |= _kernel_choice.attributes(handler.operation, static.get("spec"), implementation)
+            attributes |= _kernel_choice.attributes(
+                handler.operation, ctx.avals_in, static.get("spec"), groups, implementation
+            )
         kernel = attributes.get("kernel")
         needed = "hopper" if kernel == "hopper" else implementation
         reason = unfit or lacks(platform, ctx.avals_in, kernel) or why_not(handler.operation, platform, needed)

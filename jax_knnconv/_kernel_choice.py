@@ -5,8 +5,11 @@ docs/handlers.md says what they mean there. Only a call lowered for a GPU comes 
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from jax_knnconv.config import KernelConfig
@@ -26,15 +29,77 @@ _FIXED = {
     "dinput": {"bk": 64, "rb": 1, "ksteps": 2},
     "dweight": {"rb": 1, "ksteps": 3},
 }
-_FROM_TILE = {"forward": ("wm", "wn"), "dinput": ("wm", "wn"), "dweight": ("bk", "wm", "wn")}
+_FROM_TILE = {"forward": ("wm", "wn"), "dinput": ("wm", "wn"), "dweight": ("bk", "wm", "wn")}  # follow from bm and bn
+_OPERANDS = {"forward": ("x", "weight"), "dinput": ("g", "weight"), "dweight": ("x", "g")}
+_WARPS = 4
+_VECTOR = 8  # 16-bit elements of a 16-byte copy
+_ROWS_WITHOUT_COPIES = 64  # of forward's and dinput's tiles that asynchronous copies do not fill
+_CELLS_BATCH = 8  # up to which dinput in bfloat16 adds up the taps of a cell
 
 
-def attributes(operation: str, spec: Any, implementation: str) -> dict[str, Any]:
+def _part_of_tile(pass_name: str, rows: int, columns: int) -> dict[str, int]:
+    """What follows from a tile's rows and columns: a warp's share of it, and dweight's depth of a step.
+
+    `WarpGrid` in lib/gpu/tap_gemm_kernel.h, `TileOf` in dweight_launch.h and `StepPositions` in dweight_plan.h.
+    """
+    if pass_name == "dweight":
+        across = 4 if (rows, columns) == (32, 128) else 1 if (rows, columns) == (128, 32) else 2
+        depth = 64 if rows * columns >= 128 * 128 or rows * columns <= 64 * 64 else 32
+        return {"bk": depth, "wm": rows * across // _WARPS, "wn": columns // across}
+    if rows == 16:
+        return {"wm": 16, "wn": columns // min(_WARPS, columns // 16)}
+    across = 1 if columns == 32 else 2
+    return {"wm": rows * across // _WARPS, "wn": columns // across}
+
+
+class _Call(NamedTuple):
+    """What of one pass's operands decides how they are staged. A size that has no value yet counts as one that fits."""
+
+    channels: Any  # C_in
+    outputs: Any  # C_out
+    mixed: bool  # one operand is float32, and rounded as it is read
+    cells: bool  # dinput adds up the taps of a cell first
+
+
+def _describe(operation: str, pass_name: str, operands: Sequence[Any], group_rank: int) -> _Call:
+    """Read a handler's operands, of which the first stand in the order of its signature."""
+    names = ("g", "x", "weight") if operation.endswith("_backward") else _OPERANDS[pass_name]
+    given = dict(zip(names, operands, strict=False))
+    channels = given["x"].shape[-1] if "x" in given else given["weight"].shape[-2]
+    outputs = given["g"].shape[-1] if "g" in given else given["weight"].shape[-1]
+    cells = False
+    if operation.startswith("knn") and pass_name == "dinput" and given["weight"].dtype == jnp.bfloat16:
+        batch = given["g"].shape[group_rank:-2]
+        cells = all(isinstance(size, int) for size in batch) and math.prod(batch) <= _CELLS_BATCH
+    first, second = (given[name] for name in _OPERANDS[pass_name])
+    return _Call(channels, outputs, first.dtype != second.dtype, cells)
+
+
+def _not_copied(config: KernelConfig, pass_name: str, call: _Call) -> str | None:
+    """The reason why asynchronous 16-byte copies do not fill a pass's tiles, or None if they do."""
+    if config.vec is False:
+        return "vec=False"
+    if config.async_copy is False:
+        return "async_copy=False"
+    if call.mixed:
+        return "a float32 operand"
+    lines = {"C_out": call.outputs} if pass_name == "dinput" else {"C_in": call.channels, "C_out": call.outputs}
+    for name, size in lines.items():
+        if isinstance(size, int) and size % _VECTOR:
+            return f"{name} = {size} is no multiple of {_VECTOR}"
+    return f"bfloat16 with a batch of at most {_CELLS_BATCH}" if call.cells else None
+
+
+def attributes(
+    operation: str, operands: Sequence[Any], spec: Any, group_rank: int, implementation: str
+) -> dict[str, Any]:
     """The attributes that force what a call's implementation and config ask for.
 
     Args:
       operation: the handler's, as "dense_forward".
+      operands: of the handler; their shapes and dtypes are looked at.
       spec: of the call; its config is looked at. A call without one (the cast) has nothing to choose.
+      group_rank: leading dimensions of the operands that are groups.
       implementation: "auto", "wmma" or "hopper".
 
     Raises:
@@ -53,7 +118,7 @@ def attributes(operation: str, spec: Any, implementation: str) -> dict[str, Any]
         found["kernel"] = kernel
     pass_names = ("dinput", "dweight") if operation.endswith("_backward") else (operation.rpartition("_")[2],)
     for name in pass_names:
-        _check(config, name, kernel)
+        _check(config, name, _describe(operation, name, operands, group_rank))
     staging = _staging(config, "dweight" in pass_names)
     tile = [_ANY_TILE if size is None else size for size in (config.bm, config.bn, staging)]
     if tile != [_ANY_TILE] * 3:
@@ -83,8 +148,8 @@ def _kernel(config: KernelConfig, implementation: str) -> str | None:
     return config.kernel
 
 
-def _check(config: KernelConfig, pass_name: str, kernel: str | None) -> None:
-    """Raise where a pass ships no such tile."""
+def _check(config: KernelConfig, pass_name: str, call: _Call) -> None:
+    """Raise where a pass ships no such tile, or not for such operands."""
     for name, widths in _WIDTHS[pass_name].items():
         value = getattr(config, name)
         if value is not None and value not in widths:
@@ -95,12 +160,7 @@ def _check(config: KernelConfig, pass_name: str, kernel: str | None) -> None:
         value = getattr(config, name)
         if value is not None and value != only:
             raise ValueError(f"KernelConfig: {pass_name} ships {name} {only} alone, got {value}")
-    for name in _FROM_TILE[pass_name]:
-        value = getattr(config, name)
-        if value is not None:
-            raise ValueError(
-                f"KernelConfig: {name} of {pass_name} follows from bm and bn, and must be None; got {value}"
-            )
+    _check_parts(config, pass_name)
     if pass_name == "dweight" and config.async_copy is False and config.vec:
         raise ValueError(
             "KernelConfig: dweight stages 16 bytes at a time by asynchronous copies alone, got vec=True with "
@@ -108,6 +168,36 @@ def _check(config: KernelConfig, pass_name: str, kernel: str | None) -> None:
         )
     if config.async_copy and config.vec is False:
         raise ValueError("KernelConfig: elements are not staged asynchronously, got vec=False with async_copy=True")
+    reason = _not_copied(config, pass_name, call)
+    if reason is None or config.bm is None:
+        return
+    if pass_name == "dweight":
+        if config.bm == 64:
+            raise ValueError(
+                f"KernelConfig: dweight ships tiles of bm 32, 128 where it stages elements ({reason}), got 64"
+            )
+    elif config.bm != _ROWS_WITHOUT_COPIES:
+        raise ValueError(
+            f"KernelConfig: {pass_name} ships tiles of bm {_ROWS_WITHOUT_COPIES} alone where asynchronous copies do "
+            f"not fill them ({reason}), got {config.bm}"
+        )
+
+
+def _check_parts(config: KernelConfig, pass_name: str) -> None:
+    """Raise where a field that follows from bm and bn asks for something else."""
+    asked = {name: getattr(config, name) for name in _FROM_TILE[pass_name] if getattr(config, name) is not None}
+    for name, value in asked.items():
+        if config.bm is None or config.bn is None:
+            raise ValueError(
+                f"KernelConfig: {name} of {pass_name} follows from bm and bn, and may stand beside both alone; got "
+                f"{name}={value} with bm={config.bm}, bn={config.bn}"
+            )
+        ships = _part_of_tile(pass_name, config.bm, config.bn)[name]
+        if value != ships:
+            raise ValueError(
+                f"KernelConfig: {pass_name} ships {name} {ships} alone in a tile of bm {config.bm}, bn {config.bn}, "
+                f"got {value}"
+            )
 
 
 def _staging(config: KernelConfig, has_dweight: bool) -> int | None:

@@ -164,8 +164,10 @@ def test_chosen_shapes():
 
 def test_result_path_names_the_device():
     cpu = {"platform": "cpu", "kind": "cpu", "cpu": "AMD EPYC (TM) 9", "cores": 2}
-    assert run.result_path(cpu).name == "amd-epyc-tm-9-2-cores.json"
-    assert run.result_path({**cpu, "platform": "gpu", "kind": "NVIDIA H200"}).name == "nvidia-h200.json"
+    assert machine.result_path(cpu).name == "amd-epyc-tm-9-2-cores.json"
+    gpu = {**cpu, "platform": "gpu", "kind": "NVIDIA H200"}
+    assert machine.result_path(gpu).name == "nvidia-h200.json"
+    assert machine.result_path(gpu, "KNN breakdown").name == "nvidia-h200-knn-breakdown.json"
 
 
 # Checks of the cases -----------------------------------------------------------------------------------------------

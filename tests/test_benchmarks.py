@@ -121,6 +121,24 @@ def test_device_sampler_divides_by_the_calls():
     assert harness.device_sampler(function, sets, sample_s=0, clock=clock)() == 1
 
 
+def test_queued_sampler_waits_for_the_last_run_alone():
+    clock, waited = Ticks(), []
+
+    class Pending:
+        def block_until_ready(self):
+            waited.append(clock.now)
+
+    def together(*sets):
+        clock.now += len(sets)
+        return Pending()
+
+    sampler = harness.queued_sampler(together, [(), ()], sample_s=8, clock=clock)
+    waited.clear()
+    start = clock.now
+    assert sampler() == 1
+    assert waited == [start + 8]  # four runs of two calls
+
+
 # Memory ------------------------------------------------------------------------------------------------------------
 
 MEGABYTE = 2**20
@@ -135,6 +153,7 @@ def test_resident_growth_of_a_known_allocation(measure):
         time.sleep(0.05)  # long enough to be polled
         return result
 
+    memory._return_freed_memory()  # of tests before this one, which would be taken again without growth
     growth = measure(allocate)
     assert growth.result[0] == 2
     assert 60 * MEGABYTE <= growth.temporary <= 72 * MEGABYTE

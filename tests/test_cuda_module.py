@@ -1,4 +1,7 @@
-"""The CUDA module, where it was built: it loads without a GPU and registers what the CPU module does."""
+"""The CUDA module, where it was built: it loads without a GPU and registers what the CPU module does.
+
+And its kernels compile for architectures that no test builds it for.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,26 @@ import importlib
 import importlib.util
 
 import pytest
+import toolchains
 
 from jax_knnconv import _ffi
 
-if importlib.util.find_spec("jax_knnconv._cuda") is None:
-    pytest.skip("built without the CUDA module", allow_module_level=True)
+KERNELS = sorted((toolchains.ROOT / "lib" / "gpu").glob("*.cu"))
 
 
 def test_same_targets_as_the_cpu_module():
+    built = importlib.util.find_spec("jax_knnconv._cuda") is not None
+    toolchains.need("cuda", built, "the CUDA module (JAX_KNNCONV_CUDA=on)")
     cuda, cpu = (importlib.import_module(f"jax_knnconv._{platform}") for platform in ("cuda", "cpu"))
     assert set(cuda.registrations()) == set(cpu.registrations()) == {_ffi.target_name(name) for name in _ffi.TARGETS}
     assert cuda.ffi_version() == cpu.ffi_version()
     assert set(cuda.implementations()) == {"wmma"}
+
+
+@pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.stem)
+def test_kernels_compile_for_the_oldest_and_the_newest_architecture(source, tmp_path):
+    toolchains.need_programs("cuda", "nvcc")
+    unoptimized = ["-Xcicc", "-O0", "-Xptxas", "-O0"]
+    architectures = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in (75, 120)]
+    files = ["-I", toolchains.ROOT / "lib", "-c", source, "-o", tmp_path / "kernel.o"]
+    toolchains.check(["nvcc", "-std=c++17", *unoptimized, *architectures, *files])

@@ -7,12 +7,14 @@ import re
 import warnings
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jax_knnconv as jkc
-from jax_knnconv import _dispatch, _ffi
+from jax_knnconv import _dispatch, _ffi, _kernel_choice
+from jax_knnconv._specs import KnnSpec
 
 TABLE = jkc.NeighborTable(np.array([[0, 1], [2, -1], [1, 1]]), num_inputs=3)
 X, W = jnp.ones((3, 8), "bfloat16"), jnp.ones((2, 8, 8), "bfloat16")
@@ -106,19 +108,131 @@ def test_what_ships_may_be_asked_for():
 
 
 @pytest.mark.parametrize(
+    ("operation", "fields"),
+    [
+        ("dense_forward", {"bm": 128, "bn": 128, "wm": 64, "wn": 64, "bk": 64}),
+        ("dense_forward", {"bm": 128, "bn": 32, "wm": 32, "wn": 32}),
+        ("knn_forward", {"bm": 16, "bn": 32, "wm": 16, "wn": 16}),
+        ("knn_forward", {"bm": 16, "bn": 128, "wm": 16, "wn": 32}),
+        ("dense_dinput", {"bm": 64, "bn": 64, "wm": 32, "wn": 32}),
+        ("dense_dweight", {"bm": 32, "bn": 128, "wm": 32, "wn": 32, "bk": 64}),
+        ("dense_dweight", {"bm": 128, "bn": 32, "wm": 32, "wn": 32, "bk": 64}),
+        ("knn_dweight", {"bm": 128, "bn": 64, "wm": 64, "wn": 32, "bk": 32}),
+        ("knn_dweight", {"bm": 128, "bn": 128, "wm": 64, "wn": 64, "bk": 64}),
+        ("knn_backward", {"bm": 64, "bn": 64, "wm": 32, "wn": 32, "bk": 64}),
+    ],
+)
+def test_parts_of_a_tile_may_stand_beside_it(operation, fields):
+    assert choices(operation, config=jkc.KernelConfig(**fields))["tile"] == [fields["bm"], fields["bn"], -1]
+
+
+def _few(channels, outputs, x_dtype="float16", batch=1):
+    """The passes of a dense and a KNN convolution with these channels."""
+    image, map_ = jnp.ones((batch, 5, 5, channels), x_dtype), jnp.ones((batch, 5, 5, outputs), "float16")
+    rows, g = jnp.ones((batch, 3, channels), x_dtype), jnp.ones((batch, 3, outputs), "float16")
+    kernel, weight = jnp.ones((3, 3, channels, outputs), "float16"), jnp.ones((2, channels, outputs), "float16")
+    half = {"compute_dtype": "float16"}
+    return {
+        "dense_forward": lambda **given: jkc.conv2d(image, kernel, **half, **given),
+        "dense_dinput": lambda **given: jkc.conv2d_dinput(map_, kernel, image.shape, **given),
+        "dense_dweight": lambda **given: jkc.conv2d_dweight(image, map_, (3, 3), **half, **given),
+        "knn_forward": lambda **given: jkc.knn_conv(rows, weight, TABLE, **half, **given),
+        "knn_dinput": lambda **given: jkc.knn_dinput(g, weight, TABLE, **given),
+        "knn_dweight": lambda **given: jkc.knn_dweight(rows, g, TABLE, **half, **given),
+    }
+
+
+@pytest.mark.parametrize("layer", ["dense", "knn"])
+@pytest.mark.parametrize(
+    ("given", "passes", "reason"),
+    [
+        ({"channels": 12, "outputs": 8}, ("forward", "dweight"), "C_in = 12 is no multiple of 8"),
+        ({"channels": 8, "outputs": 9}, ("forward", "dinput", "dweight"), "C_out = 9 is no multiple of 8"),
+        ({"channels": 8, "outputs": 8}, (), None),
+    ],
+)
+def test_tiles_that_copies_cannot_fill(layer, given, passes, reason, monkeypatch):
+    calls = _few(**given)
+    for name in ("forward", "dinput", "dweight"):
+        operation = f"{layer}_{name}"
+        monkeypatch.setitem(PASSES, operation, calls[operation])
+        ships, ships_not = ((32, 128), (64,)) if name == "dweight" else ((64,), (16, 128))
+        if name not in passes:
+            ships, ships_not = (*ships, *ships_not), ()
+        for rows in ships:
+            assert choices(operation, config=jkc.KernelConfig(bm=rows))["tile"] == [rows, -1, -1]
+        for rows in ships_not:
+            with pytest.raises(ValueError, match=rf"{name} ships tiles of bm .*\({reason}\), got {rows}"):
+                choices(operation, config=jkc.KernelConfig(bm=rows))
+
+
+def test_tiles_of_cells(monkeypatch):
+    config = jkc.KernelConfig(bm=128)
+    with pytest.raises(ValueError, match=r"dinput ships tiles of bm 64 alone .*\(bfloat16 with a batch of at most 8\)"):
+        choices("knn_dinput", config=config)
+    tables = jkc.NeighborTable(np.zeros((9, 3, 2), int), num_inputs=3)  # one a sample: a group each, of batch 1
+    for batch, dtype, table, ships in (
+        (8, "bfloat16", TABLE, False),
+        (9, "bfloat16", TABLE, True),
+        (9, "bfloat16", tables, False),
+        (8, "float16", TABLE, True),
+    ):
+        g, weight = jnp.ones((batch, 3, 8), dtype), jnp.ones((2, 8, 8), dtype)
+
+        def call(g=g, weight=weight, table=table, **given):
+            return jkc.knn_dinput(g, weight, table, **given)
+
+        monkeypatch.setitem(PASSES, "knn_dinput", call)
+        if ships:
+            assert choices("knn_dinput", config=config)["tile"] == [128, -1, -1]
+        else:
+            with pytest.raises(ValueError, match="batch of at most 8"):
+                choices("knn_dinput", config=config)
+
+
+@pytest.mark.parametrize(
+    ("operation", "shapes", "rows"),
+    [
+        ("dense_forward", [(2, 5, 5, 8), (3, 3, 8, 8)], 128),
+        ("knn_forward", [(2, 5, 8), (3, 8, 8)], 16),
+        ("knn_dweight", [(2, 5, 8), (2, 4, 8)], 64),
+    ],
+)
+def test_float32_operands_are_rounded_as_they_are_read(operation, shapes, rows):
+    spec = KnnSpec((5,), (4,), (3,), config=jkc.KernelConfig(bm=rows))
+    half = [jax.ShapeDtypeStruct(shape, "float16") for shape in shapes]
+    found = _kernel_choice.attributes(operation, half, spec, 0, "auto")
+    assert found["tile"].tolist() == [rows, -1, -1]
+    mixed = [jax.ShapeDtypeStruct(shapes[0], "float32"), half[1]]
+    with pytest.raises(ValueError, match=r"\(a float32 operand\)"):
+        _kernel_choice.attributes(operation, mixed, spec, 0, "auto")
+
+
+def test_sizes_without_a_value_may_fit():
+    batch, channels = jax.export.symbolic_shape("b, 8 * c")
+    spec = KnnSpec((5,), (4,), (3,), config=jkc.KernelConfig(bm=128))
+    operands = [jax.ShapeDtypeStruct(shape, "bfloat16") for shape in ((batch, 4, channels), (3, 8, channels))]
+    assert _kernel_choice.attributes("knn_dinput", operands, spec, 0, "auto")["tile"].tolist() == [128, -1, -1]
+
+
+@pytest.mark.parametrize(
     ("operation", "fields", "message"),
     [
         ("dense_forward", {"bm": 32}, "forward ships tiles of bm 16, 64, 128, got 32"),
         ("knn_dinput", {"bn": 16}, "dinput ships tiles of bn 32, 64, 128, got 16"),
         ("dense_dweight", {"bm": 16}, "dweight ships tiles of bm 32, 64, 128, got 16"),
-        ("knn_backward", {"bm": 16}, "dweight ships tiles of bm 32, 64, 128, got 16"),
+        ("knn_backward", {"bm": 16}, "dinput ships tiles of bm 64 alone .*batch of at most 8\\), got 16"),
         ("knn_backward", {"bm": 32}, "dinput ships tiles of bm 16, 64, 128, got 32"),
         ("dense_dinput", {"bk": 32}, "dinput ships bk 64 alone, got 32"),
         ("knn_forward", {"rb": 4}, "forward ships rb 1 alone, got 4"),
         ("knn_forward", {"ksteps": 3}, "forward ships ksteps 2 alone, got 3"),
         ("knn_dweight", {"ksteps": 2}, "dweight ships ksteps 3 alone, got 2"),
-        ("knn_forward", {"wm": 32}, "wm of forward follows from bm and bn, and must be None; got 32"),
-        ("knn_dweight", {"bk": 32}, "bk of dweight follows from bm and bn, and must be None; got 32"),
+        ("knn_forward", {"wm": 32}, "wm of forward follows from bm and bn.*; got wm=32 with bm=None, bn=None"),
+        ("knn_dweight", {"bm": 64, "bk": 32}, "bk of dweight follows from bm and bn.*got bk=32 with bm=64, bn=None"),
+        ("knn_forward", {"bm": 128, "bn": 128, "wm": 32}, "ships wm 64 alone in a tile of bm 128, bn 128, got 32"),
+        ("dense_dinput", {"bm": 16, "bn": 128, "wn": 64}, "ships wn 32 alone in a tile of bm 16, bn 128, got 64"),
+        ("dense_dweight", {"bm": 32, "bn": 128, "wn": 64}, "ships wn 32 alone in a tile of bm 32, bn 128, got 64"),
+        ("dense_dweight", {"bm": 128, "bn": 64, "bk": 64}, "ships bk 32 alone in a tile of bm 128, bn 64, got 64"),
         ("knn_dweight", {"vec": True, "async_copy": False}, "got vec=True with async_copy=False"),
         ("knn_forward", {"vec": False, "async_copy": True}, "got vec=False with async_copy=True"),
         ("knn_forward", {"kernel": "hopper", "bm": 64}, "kernel 'hopper' has its own; got bm=64"),

@@ -10,7 +10,9 @@ namespace knnconv::gpu {
 
 // Copies 16 bytes, or writes zeros and reads nothing where `valid` is false. Both addresses are 16-byte aligned.
 KNNCONV_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if defined(KNNCONV_PLAIN)
+  plain::StartCopy(shared, valid ? global : nullptr);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(valid ? 16 : 0)
                : "memory");
@@ -31,7 +33,9 @@ KNNCONV_DEVICE void CopyAsyncPart(void* shared, const void* global, int bytes) {
 
 // Closes a batch of the calling thread's copies.
 KNNCONV_DEVICE void CommitCopies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if defined(KNNCONV_PLAIN)
+  plain::CommitCopies();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
@@ -39,7 +43,9 @@ KNNCONV_DEVICE void CommitCopies() {
 // Waits until at most kPending of the calling thread's latest batches are unfinished.
 template <int kPending>
 KNNCONV_DEVICE void WaitForCopies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if defined(KNNCONV_PLAIN)
+  plain::WaitForCopies(kPending);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 #endif
 }

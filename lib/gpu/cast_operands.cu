@@ -1,6 +1,10 @@
 // A thread casts eight elements: two 16-byte loads, one 16-byte store. Bound by memory.
 #include "gpu/cast_operands.h"
 
+#include <cmath>
+
+#include "gpu/fault.h"
+
 namespace knnconv::gpu {
 namespace {
 
@@ -22,6 +26,7 @@ KNNCONV_DEVICE float LargestFinite<BFloat>() {
 template <typename T>
 KNNCONV_DEVICE float Clip(float value) {
   const float largest = LargestFinite<T>();
+  if (kFault == Fault::kFminf) return fminf(fmaxf(value, -largest), largest);
   return value > largest ? largest : value < -largest ? -largest : value;
 }
 
@@ -39,15 +44,16 @@ struct CastSide {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) CastKernel(CastSide cotangent, CastSide input, int64_t cotangent_blocks) {
-  const bool clip = blockIdx.x < cotangent_blocks;
-  const CastSide side = clip ? cotangent : input;
-  const int64_t block = clip ? blockIdx.x : blockIdx.x - cotangent_blocks;
+  const bool is_cotangent = blockIdx.x < cotangent_blocks + (kFault == Fault::kCastBoundary ? 1 : 0);
+  const bool clip = is_cotangent || kFault == Fault::kClippedInputs;
+  const CastSide side = is_cotangent ? cotangent : input;
+  const int64_t block = is_cotangent ? blockIdx.x : blockIdx.x - cotangent_blocks;
   const int64_t at = (block * kThreads + threadIdx.x) * kElements;
   const float* const from = side.from + at;
   T* const to = static_cast<T*>(side.to) + at;
   if (side.vectors && at + kElements <= side.size) {
-    const float4 low = __ldg(reinterpret_cast<const float4*>(from));
-    const float4 high = __ldg(reinterpret_cast<const float4*>(from) + 1);
+    const float4 low = ReadOnly(reinterpret_cast<const float4*>(from));
+    const float4 high = ReadOnly(reinterpret_cast<const float4*>(from) + 1);
     struct alignas(16) Vector {
       T value[kElements];
     };

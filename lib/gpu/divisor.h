@@ -21,7 +21,7 @@ class Divisor {
     int quotient, remainder;
   };
 
-#if defined(__CUDACC__) || defined(__HIPCC__)
+#if defined(KNNCONV_KERNELS)
   KNNCONV_DEVICE Result Divide(int value) const {
     const uint32_t n = static_cast<uint32_t>(value);
     const uint32_t quotient = (__umulhi(n, factor_) + n) >> shift_;

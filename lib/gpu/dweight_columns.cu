@@ -5,12 +5,14 @@
 namespace knnconv::gpu {
 
 Status RunDweight(const LaunchSite& site, const Dweight& dweight, const ColumnTaps& taps, const DweightChoice& choice) {
-  if (Allows(choice.kernel, KernelFamily::kHalo)) {
+  if constexpr (kHasHaloKernels) {
+    const bool forced = choice.kernel == KernelFamily::kHalo;
     Device device;
     KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
-    const bool takes = choice.kernel == KernelFamily::kHalo ? StemCan(dweight, taps, device)
-                                                            : StemTakes(dweight, taps, device);
-    if (takes) return RunStemDweight(site, dweight, taps, device);
+    if (Allows(choice.kernel, KernelFamily::kHalo) &&
+        (forced ? StemCan(dweight, taps, device) : StemTakes(dweight, taps, device))) {
+      return RunStemDweight(site, dweight, taps, device);
+    }
   }
   const int64_t positions = dweight.shapes.members.count() * dweight.batch * taps.table.outputs;
   return LaunchDweight(site, dweight, taps, positions, false, choice);

@@ -5,12 +5,14 @@
 namespace knnconv::gpu {
 
 Status RunDweight(const LaunchSite& site, const Dweight& dweight, const DenseTaps& taps, const DweightChoice& choice) {
-  if (Allows(choice.kernel, KernelFamily::kHalo)) {
+  if constexpr (kHasHaloKernels) {
+    const bool forced = choice.kernel == KernelFamily::kHalo;
     Device device;
     KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
-    const bool takes = choice.kernel == KernelFamily::kHalo ? HaloCan(dweight, taps, device)
-                                                            : HaloTakes(dweight, taps, device);
-    if (takes) return RunHaloDweight(site, dweight, taps, device);
+    if (Allows(choice.kernel, KernelFamily::kHalo) &&
+        (forced ? HaloCan(dweight, taps, device) : HaloTakes(dweight, taps, device))) {
+      return RunHaloDweight(site, dweight, taps, device);
+    }
   }
   const int64_t positions = dweight.shapes.members.count() * dweight.batch * taps.out_size[0] * taps.out_size[1];
   return LaunchDweight(site, dweight, taps, positions, false, choice);

@@ -69,13 +69,13 @@ KNNCONV_DEVICE DweightBlock FindBlock(const Dweight& dweight, const DweightGrid&
 }
 
 template <typename T, typename Taps, typename Tile, bool kSourceVectors, bool kCotangentVectors>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+__global__ void KNNCONV_LAUNCH_BOUNDS(Tile::kThreads, Tile::kBlocks)
     DweightKernel(const KNNCONV_PARAMETER Dweight dweight, const KNNCONV_PARAMETER Taps taps,
                   const KNNCONV_PARAMETER DweightGrid grid) {
   if constexpr (kHasTensorCores<T>) {
     using View = typename ViewOf<Taps>::Type;
     constexpr int kPositions = Tile::kPositions, kParts = kPositions / kFragment;  // of a step
-    extern __shared__ __align__(16) unsigned char shared[];
+    KNNCONV_DYNAMIC_SHARED(shared);
     T* const tiles = reinterpret_cast<T*>(shared);
 
     const DweightBlock block = FindBlock<Tile, View::kBySlot>(dweight, grid);
@@ -147,8 +147,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
             for (int part = 0; part < kParts; ++part) stage(part);
           } else {
-            WaitForCopies<Tile::kStages - 2>();
-            __syncthreads();
+            if constexpr (kHasBarriers) {
+              WaitForCopies<Tile::kStages - 2>();
+              __syncthreads();
+            }
 #pragma unroll
             for (int part = 0; part < kParts; ++part) {
               products.Add(tile, tile + Tile::kSourceElements, part * kFragment);

@@ -12,13 +12,6 @@
 namespace knnconv::gpu {
 namespace internal {
 
-// The tiles that exist, and how four warps share each.
-template <int kRows, int kColumns>
-struct TileOf {
-  static constexpr int kAcross = kRows == 32 && kColumns == 128 ? 4 : kColumns == 32 && kRows == 128 ? 1 : 2;
-  using Type = DweightTile<kRows, kColumns, 4 / kAcross, kAcross>;
-};
-
 inline bool IsAligned(const void* pointer, int bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
 // Which operands are staged 16 bytes at a time. g goes first: where x alone could be, neither is.
@@ -29,7 +22,7 @@ Status LaunchChosen(const LaunchSite& site, const Dweight& dweight, const Taps& 
                     const DweightGrid& grid, Staging staging, int64_t blocks) {
 #define KNNCONV_DWEIGHT_TILE(kRows, kColumns, kStaging, kSourceVectors, kCotangentVectors)                            \
   if (tile.rows == kRows && tile.columns == kColumns && staging == kStaging) {                                        \
-    using Tile = typename TileOf<kRows, kColumns>::Type;                                                              \
+    using Tile = DweightTile<kRows, kColumns>;                                                                        \
     return Launch<DweightKernel<T, Taps, Tile, kSourceVectors, kCotangentVectors>, Tile::kSharedBytes>(               \
         site, blocks, Tile::kThreads, dweight, taps, grid);                                                           \
   }
@@ -80,8 +73,13 @@ Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps&
   if (choice.columns > 0) tile.columns = choice.columns;
   Device device;
   KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
-  if (tile.rows * tile.columns == 128 * 128 && device.shared_bytes < internal::TileOf<128, 128>::Type::kSharedBytes) {
-    tile.columns = 64;
+  // sm_75 and AMD have 64 KB.
+  while (DweightSharedBytes(tile.rows, tile.columns) > device.shared_bytes && tile.rows * tile.columns > 32 * 32) {
+    if (tile.columns > 32) {
+      tile.columns /= 2;
+    } else {
+      tile.rows = staging == Staging::kBoth ? tile.rows / 2 : 32;
+    }
   }
   const DweightSplit split = SplitDweight(sizes, tile, device.multiprocessors, choice.slices);
 

@@ -12,6 +12,7 @@
 #include "gpu/dweight_plan.h"
 #include "gpu/dweight_taps.h"
 #include "gpu/elements.h"
+#include "gpu/knockout.h"
 
 namespace knnconv::gpu {
 
@@ -68,7 +69,7 @@ class SourceStage {
       const bool valid = tap.exists && left_ > pass * Part::kRowStep;
       if constexpr (!View::kHasTable) walk_.Advance(view);
       const char* from = x_ + uint64_t{tap.row} * row_bytes_;
-      if (!part_.Idles()) CopyAsync16(tile + pass * Part::kRowStep * kPitch, from, valid);
+      if (kHasGathers && !part_.Idles()) CopyAsync16(tile + pass * Part::kRowStep * kPitch, from, valid);
     } else {
 #pragma unroll 1
       for (int first = 0; first < Part::kPasses; first += Part::kBatch) {
@@ -106,8 +107,8 @@ class SourceStage {
   KNNCONV_DEVICE T Read(uint32_t row, bool exists) const {
     if (!exists) return FromFloat<T>(0);
     const char* from = x_ + uint64_t{row} * row_bytes_;
-    if (is_wide_) return FromFloat<T>(__ldg(reinterpret_cast<const float*>(from)));
-    return __ldg(reinterpret_cast<const T*>(from));
+    if (is_wide_) return FromFloat<T>(ReadOnly(reinterpret_cast<const float*>(from)));
+    return ReadOnly(reinterpret_cast<const T*>(from));
   }
 
   const Part part_;
@@ -173,7 +174,7 @@ class CotangentStage {
           } else {
             g_ += uint64_t{Part::kRowStep} * columns_;
           }
-          values[i] = valid ? __ldg(from) : FromFloat<T>(0);
+          values[i] = valid ? ReadOnly(from) : FromFloat<T>(0);
         }
 #pragma unroll
         for (int i = 0; i < Part::kBatch; ++i) tile[(first + i) * Part::kRowStep * kPitch] = values[i];

@@ -146,7 +146,7 @@ class ColumnView {
       uint32_t batch;
     };
     KNNCONV_DEVICE Fetched Fetch(const ColumnView& view) const {
-      return {__ldg(column_ + int64_t{rows_.at()} * view.table_.neighbours), rows_.batch()};
+      return {ReadOnly(column_ + int64_t{rows_.at()} * view.table_.neighbours), rows_.batch()};
     }
     KNNCONV_DEVICE Tap Source(const ColumnView& view, Fetched fetched) const {
       return {fetched.batch * view.table_.sources + fetched.index, IsBelow(fetched.index, view.table_.sources)};
@@ -198,14 +198,14 @@ class SlotView {
       uint32_t batch;
     };
     KNNCONV_DEVICE Fetched Fetch(const SlotView& view) const {
-      return {__ldg(view.sources_ + taps_.at()), taps_.batch()};
+      return {ReadOnly(view.sources_ + taps_.at()), taps_.batch()};
     }
     KNNCONV_DEVICE Tap Source(const SlotView& view, Fetched fetched) const {
       return {fetched.batch * view.table_.sources + fetched.index, IsBelow(fetched.index, view.table_.sources)};
     }
     KNNCONV_DEVICE Fetched FetchRow(const SlotView& view) const {
       const bool is_bias = view.rows_ == nullptr;
-      return {is_bias ? static_cast<int32_t>(taps_.at()) : __ldg(view.rows_ + taps_.at()), taps_.batch()};
+      return {is_bias ? static_cast<int32_t>(taps_.at()) : ReadOnly(view.rows_ + taps_.at()), taps_.batch()};
     }
     KNNCONV_DEVICE uint32_t Row(const SlotView& view, Fetched fetched) const {
       return fetched.batch * view.table_.outputs + fetched.index;

@@ -8,23 +8,33 @@
 #include "gpu/dweight_stage.h"
 #include "gpu/elements.h"
 #include "gpu/fragment.h"
+#include "gpu/knockout.h"
+#include "gpu/lanes.h"
 
 namespace knnconv::gpu {
 
-template <int kRows_, int kColumns_, int kWarpsDown_, int kWarpsAcross_>
+inline constexpr int kDweightStages = 3;
+
+constexpr int DweightSharedBytes(int rows, int columns) {
+  return kDweightStages * StepPositions(rows, columns) * (rows + kTilePad + columns + kTilePad) * 2;
+}
+
+template <int kRows_, int kColumns_>
 struct DweightTile {
   static constexpr int kRows = kRows_, kColumns = kColumns_;
-  static constexpr int kWarpsDown = kWarpsDown_, kWarpsAcross = kWarpsAcross_;
-  static constexpr int kWarps = kWarpsDown * kWarpsAcross, kThreads = kWarps * kWarpSize;
+  static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
+  static constexpr int kWarpsAcross = kRows == 32 && kColumns == 128 ? kWarps : kColumns == 32 && kRows == 128 ? 1 : 2;
+  static constexpr int kWarpsDown = kWarps / kWarpsAcross;
   static constexpr int kDown = kRows / kWarpsDown / kFragment, kAcross = kColumns / kWarpsAcross / kFragment;
   static constexpr int kBlocks = BlocksPerMultiprocessor(kRows, kColumns);
   static constexpr int kPositions = StepPositions(kRows, kColumns);
 
-  static constexpr int kStages = 3;
+  static constexpr int kStages = kDweightStages;
   static constexpr int kSourcePitch = kRows + kTilePad, kCotangentPitch = kColumns + kTilePad;
   static constexpr int kSourceElements = kPositions * kSourcePitch;
   static constexpr int kStageElements = kSourceElements + kPositions * kCotangentPitch;
-  static constexpr int kSharedBytes = kStages * kStageElements * 2;
+  static constexpr int kSharedBytes = DweightSharedBytes(kRows, kColumns);
+  static_assert(kSharedBytes == kStages * kStageElements * 2);
   // Sums leave through the same memory: 16 rows a warp at a time.
   static constexpr int kPatchPitch = kAcross * kFragment + 4;
   static constexpr int kPatchElements = kFragment * kPatchPitch;
@@ -51,6 +61,7 @@ class TileProducts {
 
   // Adds the products of kFragment positions from `depth` on.
   KNNCONV_DEVICE void Add(const T* source, const T* cotangent, int depth) {
+    if constexpr (!kHasProducts) return;
     source += depth * Tile::kSourcePitch + first_row_;
     cotangent += depth * Tile::kCotangentPitch + first_column_;
     FragmentA<T, Major::kCol> a[Tile::kDown];
@@ -77,7 +88,7 @@ class TileProducts {
       for (int j = 0; j < Tile::kAcross; ++j) {
         StoreAccumulator(patch + j * kFragment, sums_[i][j], Tile::kPatchPitch);
       }
-      __syncwarp();
+      SyncWarp();
 #pragma unroll 1
       for (int quad = threadIdx.x % kWarpSize; quad < kFragment * kQuads; quad += kWarpSize) {
         const int row = first_row_ + i * kFragment + quad / kQuads, column = quad % kQuads * 4;
@@ -96,7 +107,7 @@ class TileProducts {
           }
         }
       }
-      __syncwarp();
+      SyncWarp();
     }
   }
 

@@ -28,6 +28,8 @@ struct ElementOf<BFloat> {
   static constexpr Element value = Element::kBF16;
 };
 
+#if defined(KNNCONV_KERNELS)
+
 template <typename T>
 KNNCONV_DEVICE T FromFloat(float value);
 template <>
@@ -36,16 +38,28 @@ KNNCONV_DEVICE float FromFloat<float>(float value) {
 }
 template <>
 KNNCONV_DEVICE Half FromFloat<Half>(float value) {
+#if defined(KNNCONV_SOFT_ELEMENTS)
+  return soft::RoundToHalf(value);
+#else
   return __float2half_rn(value);
+#endif
 }
 template <>
 KNNCONV_DEVICE BFloat FromFloat<BFloat>(float value) {
+#if defined(KNNCONV_SOFT_ELEMENTS)
+  return soft::RoundToBFloat(value);
+#else
   return __float2bfloat16(value);
+#endif
 }
 
 KNNCONV_DEVICE float ToFloat(float value) { return value; }
+#if defined(KNNCONV_SOFT_ELEMENTS)
+using soft::ToFloat;
+#else
 KNNCONV_DEVICE float ToFloat(Half value) { return __half2float(value); }
 KNNCONV_DEVICE float ToFloat(BFloat value) { return __bfloat162float(value); }
+#endif
 
 KNNCONV_DEVICE float LoadElement(const void* data, Element type, int64_t index) {
   switch (type) {
@@ -70,5 +84,7 @@ KNNCONV_DEVICE void StoreElement(void* data, Element type, int64_t index, float 
       static_cast<BFloat*>(data)[index] = FromFloat<BFloat>(value);
   }
 }
+
+#endif
 
 }  // namespace knnconv::gpu

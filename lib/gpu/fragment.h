@@ -18,8 +18,10 @@ enum class Major { kRow, kCol };
 
 }  // namespace knnconv::gpu
 
-#if defined(__HIP_PLATFORM_AMD__)
-#error "the HIP fragments are not written yet"
+#if defined(__HIP_PLATFORM_AMD__) || defined(KNNCONV_AMD_MODEL)
+#include "gpu/fragment_amd.h"
+#elif defined(KNNCONV_PLAIN)
+#include "gpu/fragment_plain.h"
 #else
 #include "gpu/fragment_mma.h"
 #endif

@@ -18,7 +18,7 @@ bool Plan(const TapGemm& gemm, const Device& device, HaloPlan* plan) {
 
 bool HaloCan(const TapGemm& gemm, const Device& device) {
   HaloPlan plan;
-  return IsEmpty(gemm) || Plan(gemm, device, &plan);
+  return (gemm.kind == Taps::kWindow && IsEmpty(gemm)) || Plan(gemm, device, &plan);
 }
 
 bool HaloTakes(const TapGemm& gemm, const Device& device) {

@@ -158,11 +158,11 @@ KNNCONV_DEVICE void StoreSums(const Dweight& dweight, const HaloDweightPlan& pla
 }
 
 template <typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+__global__ void KNNCONV_LAUNCH_BOUNDS(Tile::kThreads, Tile::kBlocks)
     HaloDweightKernel(const KNNCONV_PARAMETER Dweight dweight, const KNNCONV_PARAMETER TapGemm forward,
                       const KNNCONV_PARAMETER HaloDweightPlan plan) {
   if constexpr (kHasTensorCores<typename Tile::T>) {
-    extern __shared__ __align__(128) char shared[];
+    KNNCONV_DYNAMIC_SHARED(shared);
     const HaloSlice slice = OpenSlice<Tile>(dweight, forward, plan, shared);
     const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, down = warp % Tile::kWarpsDown;
     const bool sums_bias = plan.bias_partials != nullptr && slice.first_unit == 0 && down == Tile::kWarpsDown - 1;

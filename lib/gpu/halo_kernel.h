@@ -21,6 +21,7 @@
 
 #include "gpu/halo_block.h"
 #include "gpu/halo_stage.h"
+#include "gpu/lanes.h"
 
 namespace knnconv::gpu {
 
@@ -189,7 +190,7 @@ KNNCONV_DEVICE void StoreTileByElements(const TapGemm& gemm, const HaloPlan& pla
       *reinterpret_cast<float2*>(at) = make_float2(sums[m][n][0], sums[m][n][1]);
       *reinterpret_cast<float2*>(at + 8 * kPitch) = make_float2(sums[m][n][2], sums[m][n][3]);
     }
-    __syncwarp();
+    SyncWarp();
 #pragma unroll 1
     for (int i = lane; i < 16 * columns; i += kWarpSize) {
       const int row = i / columns, column = i - row * columns, pixel = (warp * Shape::kHigh + m) * 16 + row;
@@ -197,15 +198,15 @@ KNNCONV_DEVICE void StoreTileByElements(const TapGemm& gemm, const HaloPlan& pla
       if (place == kNoPixel || !Exists<Shape>(plan, tile, pixel)) continue;
       StoreElement(tile.out, gemm.out_type, place + column, patch[row * kPitch + column] + bias[column]);
     }
-    __syncwarp();
+    SyncWarp();
   }
 }
 
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+__global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, Shape::kBlocks)
     HaloKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER HaloPlan plan) {
   if constexpr (kHasTensorCores<typename Shape::T>) {
-    extern __shared__ __align__(128) char shared[];
+    KNNCONV_DYNAMIC_SHARED(shared);
     const HaloBlock block = OpenHalo<Shape>(gemm, plan, shared);
     const int steps = (block.taps * plan.chunks + Shape::kPerStep - 1) / Shape::kPerStep;
     const int stride = static_cast<int>(plan.blocks_of_kind);

@@ -56,7 +56,7 @@ KNNCONV_DEVICE void StageChunkWeights(const TapGemm& gemm, const HaloPlan& plan,
     if (plan.vector_weight) {
       const auto load = [&](int i) {
         int64_t at;
-        return find(i, &at) > 0 ? __ldg(reinterpret_cast<const uint4*>(weight + at)) : make_uint4(0, 0, 0, 0);
+        return find(i, &at) > 0 ? ReadOnly(reinterpret_cast<const uint4*>(weight + at)) : make_uint4(0, 0, 0, 0);
       };
       CopyBatched<6>(count, Shape::kThreads, load, store);
     } else {

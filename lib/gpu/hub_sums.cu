@@ -67,7 +67,7 @@ KNNCONV_DEVICE float AddColumns(float value, int width, float* scratch) {
   scratch[threadIdx.x] = value;
   for (int rows = kThreads / width / 2; rows > 0; rows /= 2) {
     __syncthreads();
-    if (threadIdx.x < rows * width) scratch[threadIdx.x] += scratch[threadIdx.x + rows * width];
+    if (static_cast<int>(threadIdx.x) < rows * width) scratch[threadIdx.x] += scratch[threadIdx.x + rows * width];
   }
   __syncthreads();
   const float sum = scratch[threadIdx.x % width];
@@ -80,16 +80,16 @@ KNNCONV_DEVICE float AddColumns(float value, int width, float* scratch) {
 // items of most tables are none and each test is a search.
 template <typename Test, typename Work>
 KNNCONV_DEVICE void ForEachPicked(int64_t count, const Test& test, const Work& work) {
-  __shared__ uint32_t picked[kThreads / kWarpSize];
+  __shared__ uint32_t picked[kThreads / kGroupLanes];
   const int64_t stride = gridDim.x;
   for (int64_t first = blockIdx.x; first < count; first += stride * kThreads) {
     const int64_t mine = first + threadIdx.x * stride;
-    const uint32_t votes = GroupBallot(mine < count && test(mine), kWarpSize);
-    if (threadIdx.x % kWarpSize == 0) picked[threadIdx.x / kWarpSize] = votes;
+    const uint32_t votes = GroupBallot(mine < count && test(mine), kGroupLanes);
+    if (threadIdx.x % kGroupLanes == 0) picked[threadIdx.x / kGroupLanes] = votes;
     __syncthreads();
-    for (int warp = 0; warp < kThreads / kWarpSize; ++warp) {
-      for (uint32_t left = picked[warp]; left != 0; left &= left - 1) {
-        work(first + (warp * kWarpSize + __ffs(static_cast<int>(left)) - 1) * stride);
+    for (int part = 0; part < kThreads / kGroupLanes; ++part) {
+      for (uint32_t left = picked[part]; left != 0; left &= left - 1) {
+        work(first + (part * kGroupLanes + __ffs(static_cast<int>(left)) - 1) * stride);
       }
     }
     __syncthreads();
@@ -149,7 +149,7 @@ KNNCONV_DEVICE void SumSegment(const Hubs& hubs, int64_t parts, const SegmentIte
   const int64_t source_base = gemm.source_groups.Offset(gemm.groups, item.group);
   const int64_t weight_base = gemm.weight_groups.Offset(gemm.groups, item.group);
   const int width = PowerOfTwo(gemm.depth), lane = t % width, lanes = kThreads / width;
-  const int warp = t / kWarpSize, warp_lane = t % kWarpSize;
+  const int part = t / kGroupLanes, part_lane = t % kGroupLanes;
   for (int64_t b = item.part; b < gemm.batch; b += parts) {
     const int64_t base = source_base + b * gemm.source_rows * gemm.depth;
     for (int first = 0; first < gemm.columns; first += kThreads) {
@@ -169,14 +169,15 @@ KNNCONV_DEVICE void SumSegment(const Hubs& hubs, int64_t parts, const SegmentIte
           if (t < width) sums[t] = sum;
           __syncthreads();
           const int count = min(width, gemm.depth - d);
-          for (int p = warp; p < columns; p += kThreads / kWarpSize) {
+          // Groups of one warp take different columns and stay in step.
+          for (int p = part; p - part < columns; p += kThreads / kGroupLanes) {
             const int64_t line = weight_base + (int64_t{slot[begin]} * gemm.columns + first + p) * gemm.depth + d;
             float product = 0.0f;
-            for (int i = warp_lane; i < count; i += kWarpSize) {
+            for (int i = part_lane; i < count && p < columns; i += kGroupLanes) {
               product += sums[i] * LoadElement(gemm.weight, gemm.compute_type, line + i);
             }
-            for (int step = kWarpSize / 2; step > 0; step /= 2) product += __shfl_xor_sync(kAllLanes, product, step);
-            if (warp_lane == 0) result[p] += product;
+            product = GroupSum(product);
+            if (part_lane == 0 && p < columns) result[p] += product;
           }
           __syncthreads();
         }
@@ -224,7 +225,7 @@ KNNCONV_DEVICE void AddPartials(const Hubs& hubs, uint32_t group, int64_t unit) 
       }
     }
     sum = AddColumns(sum, width, scratch);
-    if (threadIdx.x < width && at < all) {
+    if (static_cast<int>(threadIdx.x) < width && at < all) {
       const int64_t out = ((group * gemm.batch + b) * gemm.nodes + segment.node) * gemm.columns + p;
       StoreElement(gemm.out, gemm.out_type, out, sum);
     }

@@ -20,6 +20,27 @@ struct LaunchSite {
 
 namespace internal {
 
+#if defined(KNNCONV_PLAIN)
+
+inline Status AllowShared(const void*, int bytes, int device) {
+  if (bytes <= plain::kSharedBytes[device]) return {};
+  return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "shared memory that the device has"};
+}
+
+template <typename... Params>
+Status LaunchKernel(void (*kernel)(Params...), gpuStream_t, int64_t blocks, int threads, int shared_bytes,
+                    Params... params) {
+  plain::RunGrid(blocks, threads, shared_bytes, [&] { kernel(params...); });
+  return {};
+}
+
+#else
+
+inline Status AllowShared(const void* kernel, int bytes, int) {
+  KNNCONV_GPU_CHECK(gpuFuncSetAttribute(kernel, gpuFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  return {};
+}
+
 template <typename... Params>
 Status LaunchKernel(void (*kernel)(Params...), gpuStream_t stream, int64_t blocks, int threads, int shared_bytes,
                     Params... params) {
@@ -28,6 +49,8 @@ Status LaunchKernel(void (*kernel)(Params...), gpuStream_t stream, int64_t block
                                     dim3(threads), arguments, shared_bytes, stream));
   return {};
 }
+
+#endif
 
 }  // namespace internal
 
@@ -39,8 +62,8 @@ Status LaunchSized(const LaunchSite& site, int64_t blocks, int threads, int shar
   static std::atomic<uint64_t> ready{0};  // a bit for each device
   const uint64_t bit = site.device < 64 ? uint64_t{1} << site.device : 0;
   if ((ready.load(std::memory_order_acquire) & bit) == 0) {
-    KNNCONV_GPU_CHECK(gpuFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
-                                          gpuFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes));
+    KNNCONV_GPU_RETURN_IF_ERROR(internal::AllowShared(reinterpret_cast<const void*>(kKernel), most_shared_bytes,
+                                                      site.device));
     ready.fetch_or(bit, std::memory_order_release);
   }
   if (site.prepare || blocks == 0) return {};

@@ -10,9 +10,17 @@
 
 #include "gpu/fragment.h"
 
+#if defined(KNNCONV_PLAIN)
+
+#include "gpu/plain/matrix_ops.h"
+
+#else
+
 namespace knnconv::gpu {
 
 using internal::LoadMatrices;
 using internal::Multiply16x8;
 
 }  // namespace knnconv::gpu
+
+#endif

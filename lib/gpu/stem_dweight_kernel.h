@@ -101,12 +101,12 @@ KNNCONV_DEVICE void StoreStemSums(const Dweight& dweight, const StemSlice& slice
 }
 
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 1)
+__global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     StemDweightKernel(const KNNCONV_PARAMETER Dweight dweight, const KNNCONV_PARAMETER ColumnTaps taps,
                       const KNNCONV_PARAMETER StemDweightPlan plan) {
   if constexpr (kHasTensorCores<typename Shape::T>) {
     using T = typename Shape::T;
-    extern __shared__ __align__(128) char shared[];
+    KNNCONV_DYNAMIC_SHARED(shared);
     const StemSlice slice = OpenStemSlice<Shape>(dweight, taps, plan);
     const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, matrix = lane / 8, inner = lane % 8;
     const int neighbours = taps.table.neighbours, outputs = taps.table.outputs;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       const int32_t* const from = slice.indices + int64_t{row} * neighbours + first_slot;
 #pragma unroll
       for (int unit = 0; unit < Shape::kUnits; ++unit) {
-        next[unit] = row < outputs && first_slot + unit * 2 < neighbours ? __ldg(from + unit * 2) : -1;
+        next[unit] = row < outputs && first_slot + unit * 2 < neighbours ? ReadOnly(from + unit * 2) : -1;
       }
     };
     const bool sums_bias = plan.bias_partials != nullptr && slice.first_slot == 0 && warp == kStemWarps - 1;

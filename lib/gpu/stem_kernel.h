@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "gpu/halo_block.h"
+#include "gpu/lanes.h"
 #include "gpu/stem.h"
 #include "gpu/stem_stage.h"
 
@@ -79,7 +80,7 @@ KNNCONV_DEVICE void StageStemWeights(const TapGemm& gemm, const StemPlan& plan, 
       if (tap >= gemm.slots || c >= gemm.depth || column >= gemm.columns) continue;
       const T* const from = weight + (int64_t{tap} * gemm.depth + c) * gemm.columns + column;
       if (plan.vector_weight) {
-        channels[c].bits = __ldg(reinterpret_cast<const uint4*>(from));
+        channels[c].bits = ReadOnly(reinterpret_cast<const uint4*>(from));
       } else {
         for (int e = 0; e < min(8, gemm.columns - column); ++e) channels[c].column[e] = from[e];
       }
@@ -120,7 +121,7 @@ KNNCONV_DEVICE void MultiplyStem(const TapGemm& gemm, const StemPlan& plan, cons
     for (int ahead = 0; ahead < Shape::kAhead; ++ahead) {
       const int tap = (first + ahead) * 4;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) next[ahead][half] = tap + lane % 4 < taps ? __ldg(row[half] + tap) : -1;
+      for (int half = 0; half < 2; ++half) next[ahead][half] = tap + lane % 4 < taps ? ReadOnly(row[half] + tap) : -1;
     }
   };
   fetch(0);
@@ -161,8 +162,7 @@ KNNCONV_DEVICE void MultiplyStem(const TapGemm& gemm, const StemPlan& plan, cons
     }
   }
   // The quad's lanes have the taps of the same rows.
-  *live |= __shfl_xor_sync(0xffffffffu, *live, 1);
-  *live |= __shfl_xor_sync(0xffffffffu, *live, 2);
+  *live = (GroupBallot((*live & 1) != 0, 4) != 0 ? 1u : 0u) | (GroupBallot((*live & 2) != 0, 4) != 0 ? 2u : 0u);
 }
 
 template <typename Shape, typename Out>
@@ -196,11 +196,11 @@ KNNCONV_DEVICE void StoreStem(const TapGemm& gemm, const StemBlock& block, int t
 }
 
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 1)
+__global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     StemKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemPlan plan) {
   if constexpr (kHasTensorCores<typename Shape::T>) {
     using T = typename Shape::T;
-    extern __shared__ __align__(128) char shared[];
+    KNNCONV_DYNAMIC_SHARED(shared);
     const StemBlock block = OpenStem<Shape>(gemm, plan);
     if (threadIdx.x == 0) *reinterpret_cast<uint4*>(shared) = make_uint4(0, 0, 0, 0);
     float* const bias = reinterpret_cast<float*>(shared + plan.bias_at);

@@ -28,7 +28,7 @@ KNNCONV_DEVICE void StageElements(const From* from, int rows, int depth, const D
     for (int i = 0; i < kBatch; ++i) {
       const int at = first + i * threads * kUnit;
       if (at >= 0 && at + kUnit <= count) {
-        unit[i].bits = __ldg(reinterpret_cast<const uint4*>(from + at));
+        unit[i].bits = ReadOnly(reinterpret_cast<const uint4*>(from + at));
       } else {
 #pragma unroll
         for (int e = 0; e < kUnit; ++e) {

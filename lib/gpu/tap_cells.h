@@ -102,7 +102,6 @@ class CellStager {
       taps[i] = tile_.tap_sources + table_.strung.begin[row.node % Shape::kRows] + cell.first;
       base[i] = row.source + at.channel * static_cast<int>(sizeof(T));
       most = max(most, count[i]);
-      first[i] = Chunk();
       if (count[i] > 0) first[i].bits = *reinterpret_cast<const uint4*>(base[i] + int64_t{taps[i][0]} * row_bytes);
     }
     // The rows' loads of one tap go out together; a row adds only what it has.
@@ -128,7 +127,8 @@ class CellStager {
     }
 #pragma unroll
     for (int i = 0; i < Shape::kChunksA; ++i) {
-      Chunk high = first[i], low;
+      Chunk high, low;
+      high.bits = first[i].bits;
       if (count[i] > 1) {
 #pragma unroll
         for (int e = 0; e < kChunk; ++e) {

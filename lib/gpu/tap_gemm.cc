@@ -62,6 +62,13 @@ Staging ChooseStaging(const TapGemm& gemm, bool vector, bool asynchronous) {
   return cells ? Staging::kCells : Staging::kAsync;
 }
 
+int SharedBytes(const TapGemm& gemm, const TapLaunch& launch) {
+  if (gemm.compute_type == Element::kF16) {
+    return gemm.transposed ? SharedBytesOf<Half, true>(launch) : SharedBytesOf<Half, false>(launch);
+  }
+  return gemm.transposed ? SharedBytesOf<BFloat, true>(launch) : SharedBytesOf<BFloat, false>(launch);
+}
+
 }  // namespace
 
 Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice& wanted) {
@@ -74,17 +81,14 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
     return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
   }
 
-  if (gemm.kind == Taps::kWindow && Allows(wanted.kernel, KernelFamily::kHalo)) {
+  if constexpr (kHasHaloKernels) {
+    const bool forced = wanted.kernel == KernelFamily::kHalo;
     Device device;
     KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
-    const bool takes = wanted.kernel == KernelFamily::kHalo ? HaloCan(gemm, device) : HaloTakes(gemm, device);
-    if (takes) return RunHalo(site, gemm, device);
-  }
-  if (gemm.kind == Taps::kColumns && Allows(wanted.kernel, KernelFamily::kHalo)) {
-    Device device;
-    KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
-    const bool takes = wanted.kernel == KernelFamily::kHalo ? StemCan(gemm, device) : StemTakes(gemm, device);
-    if (takes) return RunStem(site, gemm, device);
+    if (Allows(wanted.kernel, KernelFamily::kHalo)) {
+      if (forced ? HaloCan(gemm, device) : HaloTakes(gemm, device)) return RunHalo(site, gemm, device);
+      if (forced ? StemCan(gemm, device) : StemTakes(gemm, device)) return RunStem(site, gemm, device);
+    }
   }
   if (!Allows(wanted.kernel, KernelFamily::kPortable)) return Refused(wanted.kernel, __FILE__, __LINE__);
   TapLaunch launch{};
@@ -97,9 +101,15 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
 
   launch.columns = wanted.columns > 0 ? wanted.columns : TileColumns(gemm.columns);
   launch.rows = wanted.rows > 0 ? wanted.rows : TileRows(gemm, launch.columns, multiprocessors);
-  constexpr int kSharedOfTallTiles = 96 << 10;  // tiles of 128 rows need more than sm_75 has
-  if (shared_limit < kSharedOfTallTiles) launch.rows = std::min(launch.rows, 64);
   if (launch.staging != Staging::kAsync) launch.rows = kRegisterStagedRows;
+  // sm_75 and AMD have 64 KB.
+  while (SharedBytes(gemm, launch) > shared_limit && (launch.rows > 64 || launch.columns > 32)) {
+    if (launch.rows > 64) {
+      launch.rows = 64;
+    } else {
+      launch.columns /= 2;
+    }
+  }
 
   TapGrid grid{};
   grid.depth = Divisor(static_cast<uint32_t>(gemm.depth));

@@ -7,45 +7,53 @@
 namespace knnconv::gpu {
 namespace internal {
 
-template <Staging kStaging, typename Shape>
-Status LaunchShape(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch) {
-  return Launch<TapGemmKernel<Shape, kStaging>, TapKernel<Shape, kStaging>::kSharedBytes>(
-      site, launch.blocks, kTapThreads, gemm, grid, launch.vector_a, launch.vector_b);
-}
-
-template <Staging kStaging, typename T, bool kTransposed, int kRows>
-Status LaunchRows(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch) {
+// take(TapKernel), of the kernel that runs `launch`.
+template <Staging kStaging, typename T, bool kTransposed, int kRows, typename Take>
+auto TakeColumns(const TapLaunch& launch, const Take& take) {
   switch (launch.columns) {
     case 32:
-      return LaunchShape<kStaging, TapShape<T, kRows, 32, kTransposed>>(site, gemm, grid, launch);
+      return take(TapKernel<TapShape<T, kRows, 32, kTransposed>, kStaging>());
     case 64:
-      return LaunchShape<kStaging, TapShape<T, kRows, 64, kTransposed>>(site, gemm, grid, launch);
+      return take(TapKernel<TapShape<T, kRows, 64, kTransposed>, kStaging>());
     default:
-      return LaunchShape<kStaging, TapShape<T, kRows, 128, kTransposed>>(site, gemm, grid, launch);
+      return take(TapKernel<TapShape<T, kRows, 128, kTransposed>, kStaging>());
+  }
+}
+
+template <typename T, bool kTransposed, typename Take>
+auto TakeKernel(const TapLaunch& launch, const Take& take) {
+  if constexpr (kCellsStage<T, kTransposed>) {
+    if (launch.staging == Staging::kCells) {
+      return TakeColumns<Staging::kCells, T, kTransposed, kRegisterStagedRows>(launch, take);
+    }
+  }
+  if (launch.staging == Staging::kAny) {
+    return TakeColumns<Staging::kAny, T, kTransposed, kRegisterStagedRows>(launch, take);
+  }
+  switch (launch.rows) {
+    case 16:
+      return TakeColumns<Staging::kAsync, T, kTransposed, 16>(launch, take);
+    case 64:
+      return TakeColumns<Staging::kAsync, T, kTransposed, 64>(launch, take);
+    default:
+      return TakeColumns<Staging::kAsync, T, kTransposed, 128>(launch, take);
   }
 }
 
 }  // namespace internal
 
 template <typename T, bool kTransposed>
+int SharedBytesOf(const TapLaunch& launch) {
+  return internal::TakeKernel<T, kTransposed>(launch, [](auto kernel) { return decltype(kernel)::kSharedBytes; });
+}
+
+template <typename T, bool kTransposed>
 Status LaunchTapGemm(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch) {
-  using internal::LaunchRows;
-  if constexpr (kCellsStage<T, kTransposed>) {
-    if (launch.staging == Staging::kCells) {
-      return LaunchRows<Staging::kCells, T, kTransposed, kRegisterStagedRows>(site, gemm, grid, launch);
-    }
-  }
-  if (launch.staging == Staging::kAny) {
-    return LaunchRows<Staging::kAny, T, kTransposed, kRegisterStagedRows>(site, gemm, grid, launch);
-  }
-  switch (launch.rows) {
-    case 16:
-      return LaunchRows<Staging::kAsync, T, kTransposed, 16>(site, gemm, grid, launch);
-    case 64:
-      return LaunchRows<Staging::kAsync, T, kTransposed, 64>(site, gemm, grid, launch);
-    default:
-      return LaunchRows<Staging::kAsync, T, kTransposed, 128>(site, gemm, grid, launch);
-  }
+  return internal::TakeKernel<T, kTransposed>(launch, [&](auto kernel) {
+    using Kernel = decltype(kernel);
+    return Launch<TapGemmKernel<typename Kernel::Shape, Kernel::kStaging>, Kernel::kSharedBytes>(
+        site, launch.blocks, kTapThreads, gemm, grid, launch.vector_a, launch.vector_b);
+  });
 }
 
 }  // namespace knnconv::gpu

@@ -11,7 +11,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "gpu/fault.h"
 #include "gpu/fragment.h"
+#include "gpu/knockout.h"
+#include "gpu/lanes.h"
 #include "gpu/tap_cells.h"
 #include "gpu/tap_layers.h"
 #include "gpu/tap_staging.h"
@@ -30,8 +33,10 @@ struct WarpGrid {
   static constexpr int kHigh = kWarpRows / kFragment, kWide = kWarpColumns / kFragment;  // fragments of a warp
 };
 
-template <typename Shape, Staging kStaging>
+template <typename Shape_, Staging kStaging_>
 struct TapKernel {
+  using Shape = Shape_;
+  static constexpr Staging kStaging = kStaging_;
   using T = typename Shape::T;
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
   using Table = TapTable<Shape::kRows>;
@@ -42,7 +47,8 @@ struct TapKernel {
   static constexpr int kOutPitch = Warps::kWarpColumns + 4;  // of a warp's fp32 results in shared memory
   static constexpr int kStageBytes = kStages * kStage * 2;
   static constexpr int kOutBytes = Warps::kUsed * Warps::kWarpRows * kOutPitch * 4;
-  static constexpr int kTableOffset = ((kStageBytes > kOutBytes ? kStageBytes : kOutBytes) + 15) / 16 * 16;
+  static_assert(kOutBytes <= kStageBytes, "what a launch asks for is the same for every warp size");
+  static constexpr int kTableOffset = (kStageBytes + 15) / 16 * 16;
   static constexpr int kSharedBytes = kTableOffset + sizeof(Table);
 };
 
@@ -54,6 +60,7 @@ using TapAccumulators = Accumulator[WarpGrid<Shape::kRows, Shape::kColumns>::kHi
 template <typename Shape, Staging kStaging>
 KNNCONV_DEVICE void MultiplyStep(TapAccumulators<Shape, kStaging>& acc, const typename Shape::T* a,
                                  const typename Shape::T* b, int depth) {
+  if constexpr (!kHasProducts) return;
   using T = typename Shape::T;
   using Warps = WarpGrid<Shape::kRows, Shape::kColumns>;
   constexpr Major kMajorB = Shape::kTransposed ? Major::kCol : Major::kRow;
@@ -119,7 +126,7 @@ KNNCONV_DEVICE void WriteTile(const TapGemm& gemm, const TapTile& tile, const Ta
       StoreAccumulator(results + i * kFragment * kPitch + j * kFragment, acc[i][j], kPitch);
     }
   }
-  __syncwarp();
+  SyncWarp();
 
   constexpr int kLine = Warps::kWarpColumns / kChunk;
   static_assert(kWarpSize % kLine == 0, "a lane stays with its columns");
@@ -156,12 +163,12 @@ template <typename Shape, Staging kStaging>
 inline constexpr int kBlocks = Shape::kColumns == 128 && (Shape::kRows == 128 || kStaging == Staging::kCells) ? 2 : 3;
 
 template <typename Shape, Staging kStaging>
-__global__ void __launch_bounds__(kTapThreads, (kBlocks<Shape, kStaging>))
+__global__ void KNNCONV_LAUNCH_BOUNDS(kTapThreads, (kBlocks<Shape, kStaging>))
     TapGemmKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER TapGrid grid, bool vector_a, bool vector_b) {
   using T = typename Shape::T;
   using Kernel = TapKernel<Shape, kStaging>;
   if constexpr (kHasTensorCores<T>) {
-    extern __shared__ __align__(128) char shared[];
+    KNNCONV_DYNAMIC_SHARED(shared);
     T* stages = reinterpret_cast<T*>(shared);
     auto& table = *reinterpret_cast<typename Kernel::Table*>(shared + Kernel::kTableOffset);
     const TapTile tile = OpenTile<Shape::kRows, Shape::kColumns>(gemm, grid, table);
@@ -196,11 +203,11 @@ __global__ void __launch_bounds__(kTapThreads, (kBlocks<Shape, kStaging>))
       bool low_parts = false;  // of the step staged last, in any thread after the barrier
       for (int step = 1 - Kernel::kStages; step < steps; ++step) {
         bool low = false;
-        if (step >= 0) {
+        if (kHasBarriers && step >= 0) {
           WaitForCopies<Kernel::kStages - 2>();
           if constexpr (kStaging == Staging::kCells) {
-            low = __syncthreads_or(low_parts) != 0;
-          } else {
+            low = SyncThreadsOr<kTapThreads>(low_parts);
+          } else if (kFault != Fault::kDroppedBarrier) {
             __syncthreads();
           }
         }

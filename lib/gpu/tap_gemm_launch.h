@@ -40,6 +40,10 @@ struct TapLaunch {
   int64_t blocks;
 };
 
+// Shared memory of a tile's kernel.
+template <typename T, bool kTransposed>
+int SharedBytesOf(const TapLaunch& launch);
+
 template <typename T, bool kTransposed>
 Status LaunchTapGemm(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch);
 

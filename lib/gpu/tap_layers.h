@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstdint>
 
+#include "gpu/fault.h"
 #include "gpu/lanes.h"
 #include "gpu/tap_tile.h"
 
@@ -115,7 +116,9 @@ template <int kRows>
 KNNCONV_DEVICE int NextWindow(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table,
                                TapProgress& progress) {
   const WindowTaps& window = gemm.window;
-  const WindowLine vertical = LineOf(window, 0, tile.residue[0]), horizontal = LineOf(window, 1, tile.residue[1]);
+  const int residue_h = tile.residue[0];
+  const int residue_w = kFault == Fault::kWrongResidue ? (tile.residue[1] + 1) % SpacingOf(window, 1) : tile.residue[1];
+  const WindowLine vertical = LineOf(window, 0, residue_h), horizontal = LineOf(window, 1, residue_w);
   const int taps = vertical.count * horizontal.count, first = progress.next;
   if (first >= taps) return kNoLayers;
   if (threadIdx.x == 0) table.live = 0;
@@ -123,8 +126,8 @@ KNNCONV_DEVICE int NextWindow(const TapGemm& gemm, const TapTile& tile, TapTable
   auto kernel_row = [&](int tap) { return vertical.first + tap / horizontal.count * vertical.step; };
   auto kernel_column = [&](int tap) { return horizontal.first + tap % horizontal.count * horizontal.step; };
   const int width = LanesFor(taps - first), l = threadIdx.x % width, tap = first + l;
-  const int dh = OffsetOf(window, 0, tile.residue[0], kernel_row(tap)), step_h = StepOf(window, 0);
-  const int dw = OffsetOf(window, 1, tile.residue[1], kernel_column(tap)), step_w = StepOf(window, 1);
+  const int dh = OffsetOf(window, 0, residue_h, kernel_row(tap)), step_h = StepOf(window, 0);
+  const int dw = OffsetOf(window, 1, residue_w, kernel_column(tap)), step_w = StepOf(window, 1);
   bool any = false;
   for (int j = threadIdx.x / width; j < tile.nodes && tap < taps; j += kTapThreads / width) {
     const int h = table.pixel.i[j] * step_h + dh, w = table.pixel.j[j] * step_w + dw;
@@ -216,7 +219,7 @@ KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable
     more = more && moved == width && cursor < list.count;
   }
   live = GroupBallot(live, width) != 0;
-  if (kMove) __syncwarp();  // all lanes of a node have read what one of them writes
+  if (kMove) SyncWarp();  // all lanes of a node have read what one of them writes
   if (kMove && lane == 0 && j < tile.nodes) {
     if (live) MarkLive(table, j);
     table.list.cursor[j] = cursor;
@@ -268,7 +271,7 @@ KNNCONV_DEVICE int NextOfLists(const TapGemm& gemm, const TapTile& tile, TapTabl
     for (int l = max(first, 0); l < min(end, kLayers); ++l) table.list.layer_slot[l] = slot_begin + t;
   }
   // Every layer of a slot is some node's tap, or that of a hole between taps, which adds zeros.
-  if (t == 0) table.live = layers == kLayers ? kAllLanes : (1u << layers) - 1;
+  if (t == 0) table.live = layers == kLayers ? ~0u : (1u << layers) - 1;
   __syncthreads();
   WalkLists<true>(gemm, tile, table, slot_begin, progress.next, [&](int j, int slot, int32_t source, int rank) {
     const int layer = table.list.first_layer[slot - slot_begin] + rank - round;

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "gpu/async_copy.h"
+#include "gpu/knockout.h"
 #include "gpu/tap_tile.h"
 
 namespace knnconv::gpu {
@@ -91,6 +92,7 @@ class VectorStager {
 
  private:
   KNNCONV_DEVICE void StageA(T* a, const DepthPosition& at) const {
+    if constexpr (!kHasGathers) return;
     const int32_t* sources = table_.source[table_.layer[at.layer]];
     const int32_t row_bytes = gemm_.depth * static_cast<int32_t>(sizeof(T));
     // All addresses first: the lookups of one row then wait for shared memory together with the others'.

@@ -1,13 +1,25 @@
-// One source for CUDA and HIP: the runtime's names and the 16-bit element types, spelled once.
+// One source for CUDA, HIP and plain C++: the runtime's names, the words of kernels and the 16-bit element types, spelled
+// once.
 //
-// Kernels and launchers use gpu* names only. A name is added here when a source first needs it.
+// Kernels and launchers use gpu* and KNNCONV_* names only. A name is added here, for all three, when a source first needs
+// it. Plain C++ (KNNCONV_PLAIN) runs kernels on the CPU, for tests: gpu/plain/.
 #pragma once
 
-#if defined(__HIP_PLATFORM_AMD__)
+// Defined where kernels are compiled; the host compiler, which compiles handlers, does not see what is theirs alone.
+#if defined(__CUDACC__) || defined(__HIPCC__) || defined(KNNCONV_PLAIN)
+#define KNNCONV_KERNELS 1
+#endif
 
-#include <hip/hip_bf16.h>
-#include <hip/hip_fp16.h>
+#if defined(KNNCONV_PLAIN)
+
+#include "gpu/elements_soft.h"
+#include "gpu/plain/runtime.h"
+
+#elif defined(__HIP_PLATFORM_AMD__)
+
 #include <hip/hip_runtime.h>
+
+#include "gpu/elements_soft.h"
 
 #define gpuDeviceAttributeMultiprocessorCount hipDeviceAttributeMultiprocessorCount
 #define gpuDeviceAttributeComputeCapabilityMajor hipDeviceAttributeComputeCapabilityMajor
@@ -20,9 +32,13 @@
 #define gpuFuncSetAttribute hipFuncSetAttribute
 #define gpuGetErrorString hipGetErrorString
 #define gpuLaunchKernel hipLaunchKernel
-#define gpuMemsetAsync hipMemsetAsync
 #define gpuStream_t hipStream_t
 #define gpuSuccess hipSuccess
+
+// The second argument of HIP's bounds counts waves, not blocks; registers are left to the compiler.
+#define KNNCONV_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads)
+#define KNNCONV_DYNAMIC_SHARED(name) extern __shared__ __attribute__((aligned(128))) char name[]
+#define KNNCONV_PARAMETER
 
 #else
 
@@ -41,9 +57,20 @@
 #define gpuFuncSetAttribute cudaFuncSetAttribute
 #define gpuGetErrorString cudaGetErrorString
 #define gpuLaunchKernel cudaLaunchKernel
-#define gpuMemsetAsync cudaMemsetAsync
 #define gpuStream_t cudaStream_t
 #define gpuSuccess cudaSuccess
+
+// The most threads of a block, and blocks that are to fit on a multiprocessor.
+#define KNNCONV_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+// A block's shared memory, of the size given at launch.
+#define KNNCONV_DYNAMIC_SHARED(name) extern __shared__ __align__(128) char name[]
+// A kernel parameter that stays where the launch put it, so that indexing it at run time needs no copy.
+#define KNNCONV_PARAMETER __grid_constant__
+
+namespace knnconv::gpu {
+using Half = __half;
+using BFloat = __nv_bfloat16;
+}  // namespace knnconv::gpu
 
 #endif
 
@@ -57,21 +84,18 @@
 #define KNNCONV_ROLLED
 #endif
 
-// A kernel parameter that stays where the launch put it, so that indexing it at run time needs no copy.
-#if defined(__HIP_PLATFORM_AMD__)
-#define KNNCONV_PARAMETER
-#else
-#define KNNCONV_PARAMETER __grid_constant__
-#endif
-
+#if defined(KNNCONV_KERNELS)
 namespace knnconv::gpu {
 
-#if defined(__HIP_PLATFORM_AMD__)
-using Half = __half;
-using BFloat = __hip_bfloat16;
+// Reads what no thread writes while the kernel runs.
+template <typename T>
+KNNCONV_DEVICE T ReadOnly(const T* at) {
+#if defined(__CUDACC__)
+  return __ldg(at);
 #else
-using Half = __half;
-using BFloat = __nv_bfloat16;
+  return *at;
 #endif
+}
 
 }  // namespace knnconv::gpu
+#endif

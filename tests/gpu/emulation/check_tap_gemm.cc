@@ -1,15 +1,13 @@
 // Runs the kernels of RunTapGemm and RunHubSums on the CPU and compares with sums in double, tap by tap.
-#include <cmath>
-#include <cstdio>
-#include <map>
-#include <random>
-#include <string>
-#include <vector>
+#include <algorithm>
+#include <array>
 
+#include "check.h"
 #include "gpu/hub_sums.h"
 #include "gpu/tap_gemm.h"
 
 using namespace knnconv::gpu;
+using namespace knnconv::gpu::check;
 
 namespace {
 
@@ -18,33 +16,10 @@ struct Tap {
   int slot;
 };
 
-std::mt19937 random_bits(7);
-int failures = 0;
-
-int Pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_bits); }
-
-template <typename T>
-std::vector<T> Values(size_t count) {
-  std::vector<T> values(count + 8);
-  for (size_t i = 0; i < count; ++i) values[i] = T(static_cast<float>(Pick(-16, 16)) / 16);
-  values.resize(count);
-  return values;
-}
-
-// Computes `gemm` over `taps` with every tile and compares; source, weight and bias are small multiples of 1/16, so that
-// fp32 sums are exact and results must be equal.
-template <typename T>
-void Check(const std::string& name, TapGemm gemm, const std::vector<Tap>& taps, bool with_bias, int64_t list_room) {
-  const size_t sources = gemm.batch * gemm.source_rows * gemm.depth;
-  const auto source = Values<T>(sources), weight = Values<T>(size_t(gemm.slots) * gemm.depth * gemm.columns);
-  const auto wide = std::vector<float>(source.begin(), source.end());
-  const auto bias = Values<float>(gemm.columns);
-  gemm.weight = weight.data();
-  gemm.bias = with_bias ? bias.data() : nullptr;
-  gemm.compute_type = ElementOf<T>::value;
-  gemm.out_type = Element::kF32;
-
-  std::vector<double> exact(gemm.batch * gemm.nodes * gemm.columns);
+// The result by definition; a node without taps may be empty.
+std::vector<double> Expected(const TapGemm& gemm, const std::vector<Tap>& taps, const std::vector<float>& source,
+                             const std::vector<float>& weight, const std::vector<float>& bias) {
+  std::vector<double> out(gemm.batch * gemm.nodes * gemm.columns);
   std::vector<bool> live(gemm.nodes);
   for (const Tap& tap : taps) {
     live[tap.node] = true;
@@ -53,39 +28,49 @@ void Check(const std::string& name, TapGemm gemm, const std::vector<Tap>& taps, 
         double sum = 0;
         for (int d = 0; d < gemm.depth; ++d) {
           const int64_t at = gemm.transposed ? int64_t{p} * gemm.depth + d : int64_t{d} * gemm.columns + p;
-          sum += double(float(source[(b * gemm.source_rows + tap.source) * gemm.depth + d])) *
-                 float(weight[int64_t{tap.slot} * gemm.depth * gemm.columns + at]);
+          sum += double{source[(b * gemm.source_rows + tap.source) * gemm.depth + d]} *
+                 weight[int64_t{tap.slot} * gemm.depth * gemm.columns + at];
         }
-        exact[(b * gemm.nodes + tap.node) * gemm.columns + p] += sum;
+        out[(b * gemm.nodes + tap.node) * gemm.columns + p] += sum;
       }
     }
   }
-  for (size_t i = 0; i < exact.size(); ++i) {
+  for (size_t i = 0; i < out.size(); ++i) {
     const bool empty = gemm.zero_empty_rows && !live[i / gemm.columns % gemm.nodes];
-    exact[i] = empty ? 0 : exact[i] + (with_bias ? bias[i % gemm.columns] : 0);
+    out[i] = empty ? 0 : out[i] + (bias.empty() ? 0 : bias[i % gemm.columns]);
   }
+  return out;
+}
 
-  std::vector<TileChoice> tiles{{}, {16, 32, -1}, {64, 64, -1}, {128, 128, -1}, {64, 32, 0}};
-  const TileChoice portable{-1, -1, -1, true, KernelFamily::kPortable}, halo{-1, -1, -1, true, KernelFamily::kHalo};
-  const bool stem = gemm.kind == Taps::kColumns && gemm.depth <= 4 && gemm.columns % 4 == 0;
-  if (gemm.kind == Taps::kWindow || stem) tiles.insert(tiles.end(), {portable, halo});
+// Computes `gemm` over `taps` with every tile and compares.
+template <typename T>
+void Check(const std::string& name, TapGemm gemm, const std::vector<Tap>& taps, bool with_bias, int64_t list_room) {
+  const auto source = Values<T>(gemm.batch * gemm.source_rows * gemm.depth);
+  const auto weight = Values<T>(size_t(gemm.slots) * gemm.depth * gemm.columns);
+  const auto wide = ToFloats(source), bias = Values<float>(with_bias ? gemm.columns : 0);
+  gemm.weight = weight.data();
+  gemm.bias = with_bias ? bias.data() : nullptr;
+  gemm.compute_type = ElementOf<T>::value;
+  gemm.out_type = Element::kF32;
+  const auto expected = Expected(gemm, taps, wide, ToFloats(weight), bias);
+
+  const TileChoice tiles[] = {{}, {16, 32, -1}, {64, 64, -1}, {128, 128, -1}, {64, 32, 0}};
   for (const TileChoice& tile : tiles) {
     for (bool float_source : {false, true}) {
       if (float_source && (gemm.transposed || tile.rows > 0)) continue;
       gemm.source = float_source ? static_cast<const void*>(wide.data()) : source.data();
       gemm.source_type = float_source ? Element::kF32 : gemm.compute_type;
-      std::vector<float> out(exact.size(), NAN), partials(HubPartials(gemm, list_room), NAN);
-      gemm.out = out.data();
-      const LaunchSite site{nullptr, 0, false};
-      Status status = RunTapGemm(site, gemm, tile);
-      if (status.ok() && gemm.kind == Taps::kSources) status = RunHubSums(site, gemm, list_room, partials.data());
-      size_t wrong = status.ok() ? 0 : 1;
-      for (size_t i = 0; i < exact.size(); ++i) wrong += !(std::abs(out[i] - exact[i]) <= 1e-6 * std::abs(exact[i]));
-      if (wrong == 0) continue;
-      ++failures;
-      std::printf("%s, kernel %d, tile %d x %d, staging %d, float source %d: %zu of %zu wrong\n", name.c_str(),
-                  static_cast<int>(tile.kernel), tile.rows, tile.columns, tile.vector, float_source, wrong,
-                  exact.size());
+      const std::string what = name + ", tile " + std::to_string(tile.rows) + " x " + std::to_string(tile.columns) +
+                               ", staging " + std::to_string(tile.vector) + (float_source ? ", float32 source" : "");
+      for (const Setting& setting : kSettings) {
+        auto out = Unwritten(expected.size()), partials = Unwritten(HubPartials(gemm, list_room));
+        gemm.out = out.data();
+        plain::schedule = setting.schedule;
+        const LaunchSite site{nullptr, setting.device, false};
+        RequireOk(what, RunTapGemm(site, gemm, tile));
+        if (gemm.kind == Taps::kSources) RequireOk(what, RunHubSums(site, gemm, list_room, partials.data()));
+        Compare(what, out, expected);
+      }
     }
   }
 }
@@ -195,8 +180,6 @@ int main() {
   CheckTable<BFloat>(1, 70, 30, 24, 33, 40, 40, false);
   CheckTable<BFloat>(2, 35, 17, 8, 16, 9, 70, true);
   CheckTable<Half>(33, 5, 17, 3, 7, 9, 4, true);
-  CheckTable<BFloat>(3, 40, 37, 3, 12, 11, 11, false);
-  CheckTable<Half>(1, 17, 90, 4, 100, 6, 6, false);
   CheckSources<Half>(2, {3, 0, 7, 1, 12, 300, 4, 256, 257, 2, 0, 9}, 40, 16, 24, 5);
   CheckSources<BFloat>(1, {3, 0, 7, 1, 12, 600, 4, 256, 257, 2, 0, 9, 700, 40, 8, 8, 1, 0, 0}, 40, 72, 40, 37);
   CheckSources<BFloat>(40, {3, 0, 7, 60, 300}, 40, 8, 8, 5);
@@ -208,6 +191,5 @@ int main() {
   CheckWindow<BFloat>(2, {11, 13}, {3, 2}, {2, 3}, {1, 0}, {2, 1}, {5, 5}, 8, 8);
   CheckWindow<Half>(1, {9, 9}, {2, 2}, {4, 3}, {0, 0}, {1, 1}, {2, 3}, 3, 5);
   CheckWindow<BFloat>(1, {10, 12}, {6, 6}, {1, 1}, {5, 5}, {1, 1}, {15, 17}, 40, 16);
-  std::printf("%d failures\n", failures);
-  return failures != 0;
+  return Result();
 }

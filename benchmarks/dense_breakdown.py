@@ -1,0 +1,21 @@
+"""Dense convolutions, pass by pass, beside `lax.conv_general_dilated`, cuDNN's best, and the floor.
+
+`python -m benchmarks.dense_breakdown --quick`; the layers of the CIFAR-10 network and of ImageNet-sized ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from benchmarks import breakdown_run, shapes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write. 0, or 1 if a result of ours is not the peer's."""
+    options = breakdown_run.parse("dense_breakdown", __doc__, ["bfloat16"], arguments)
+    return breakdown_run.main(options, "dense", shapes.dense_shapes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

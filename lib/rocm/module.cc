@@ -1,0 +1,14 @@
+// Bindings of the ROCm module: its handlers by target name and stage, and what it was built with.
+#include <nanobind/nanobind.h>
+
+#include "gpu/registrations.h"
+
+namespace nb = nanobind;
+
+NB_MODULE(_rocm, m) {
+  m.doc() = "XLA FFI handlers of jax_knnconv for AMD GPUs.";
+  m.def("registrations", &knnconv::gpu::Registrations, "Target name -> stage -> handler capsule.");
+  m.def("ffi_version", [] { return nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); },
+        "XLA FFI (major, minor) of the headers this module was built with.");
+  m.def("implementations", [] { return nb::make_tuple("wmma"); }, "The sets of kernels that this module holds.");
+}
