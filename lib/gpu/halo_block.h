@@ -67,6 +67,7 @@ struct HaloTaps {
   int residue[2];
   int origin[2];  // of the halo, from pixel (0, 0) of the class
   int size[2];    // pixels of the class
+  int count[2];   // taps of each dimension
   int taps;
 };
 
@@ -75,6 +76,7 @@ struct HaloBlock : HaloTaps {
   const char* source;
   const char* weight;  // of the group, from its first slot on
   char* out;
+  uint32_t group;
   int first_column;
   int part;            // of the kind's blocks
 };
@@ -104,27 +106,31 @@ KNNCONV_ROLLED
   return count;
 }
 
-// Finds a class's taps. Writes their entries to `table`, filled up to a multiple of `per_step`, and their slots to `slots`.
-KNNCONV_DEVICE HaloTaps OpenTaps(const TapGemm& gemm, const HaloGeometry& geometry, uint32_t pixel_class, int threads,
-                                 int per_step, HaloEntry* table, int32_t* slots) {
+// Finds a class's taps.
+KNNCONV_DEVICE HaloTaps FindTaps(const TapGemm& gemm, const HaloGeometry& geometry, uint32_t pixel_class) {
   const WindowTaps& window = gemm.window;
   HaloTaps taps;
   const uint32_t classes_across = static_cast<uint32_t>(min(geometry.spacing[1], window.out_size[1]));
   taps.residue[0] = static_cast<int>(pixel_class / classes_across);
   taps.residue[1] = static_cast<int>(pixel_class % classes_across);
-  int count[2];
   for (int d = 0; d < 2; ++d) {
     taps.size[d] = (window.out_size[d] - taps.residue[d] + geometry.spacing[d] - 1) / geometry.spacing[d];
-    count[d] = CountTaps(window, d, taps.residue[d], window.kernel[d], &taps.origin[d]);
+    taps.count[d] = CountTaps(window, d, taps.residue[d], window.kernel[d], &taps.origin[d]);
   }
-  taps.taps = count[0] * count[1];
+  taps.taps = taps.count[0] * taps.count[1];
+  return taps;
+}
 
+// Writes the taps' entries to `table`, filled up to a multiple of `per_step`, and their slots to `slots`.
+KNNCONV_DEVICE void FillTable(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, int threads,
+                              int per_step, HaloEntry* table, int32_t* slots) {
+  const WindowTaps& window = gemm.window;
   for (int slot = threadIdx.x; slot < gemm.slots; slot += threads) {
     const Divisor::Result f = geometry.by_kernel_width.Divide(slot);
     int offset[2], unused;
     if (!FindTap(window, 0, taps.residue[0], f.quotient, &offset[0])) continue;
     if (!FindTap(window, 1, taps.residue[1], f.remainder, &offset[1])) continue;
-    const int tap = CountTaps(window, 0, taps.residue[0], f.quotient, &unused) * count[1] +
+    const int tap = CountTaps(window, 0, taps.residue[0], f.quotient, &unused) * taps.count[1] +
                     CountTaps(window, 1, taps.residue[1], f.remainder, &unused);
     const Divisor::Result across = geometry.by_step.Divide(offset[1] - taps.origin[1]);
     const int at = (offset[0] - taps.origin[0]) * geometry.line_pitch + across.remainder * geometry.plane_pitch +
@@ -136,38 +142,39 @@ KNNCONV_DEVICE HaloTaps OpenTaps(const TapGemm& gemm, const HaloGeometry& geomet
   }
   const int entries = taps.taps * geometry.chunks, filler = entries + static_cast<int>(threadIdx.x);
   if (filler < (entries + per_step - 1) / per_step * per_step) table[filler] = {0, 0};
-  return taps;
 }
 
-// Finds the block's place and fills the table; `shared` is all of the block's. Ends with all threads in step.
 template <typename Shape>
-KNNCONV_DEVICE HaloBlock OpenHalo(const TapGemm& gemm, const HaloPlan& plan, char* shared) {
+KNNCONV_DEVICE HaloBlock OpenHalo(const TapGemm& gemm, const HaloPlan& plan) {
   HaloBlock block;
   uint32_t kind = blockIdx.x / plan.blocks_of_kind;
   block.part = static_cast<int>(blockIdx.x - kind * plan.blocks_of_kind);
   block.first_column = static_cast<int>(kind % plan.column_tiles) * Shape::kColumns;
   kind /= plan.column_tiles;
-  const uint32_t group = kind / plan.classes;
-  static_cast<HaloTaps&>(block) =
-      OpenTaps(gemm, plan, kind % plan.classes, Shape::kThreads, Shape::kPerStep,
-               reinterpret_cast<HaloEntry*>(shared + plan.table_at), reinterpret_cast<int32_t*>(shared + plan.slots_at));
+  block.group = kind / plan.classes;
+  static_cast<HaloTaps&>(block) = FindTaps(gemm, plan, kind % plan.classes);
 
   const GroupShape& shape = gemm.groups;
-  const int64_t source_offset = gemm.source_groups.Offset(shape, group);
+  const int64_t source_offset = gemm.source_groups.Offset(shape, block.group);
   block.source = static_cast<const char*>(gemm.source) + source_offset * ElementBytes(gemm.source_type);
-  block.weight = static_cast<const char*>(gemm.weight) + gemm.weight_groups.Offset(shape, group) * 2;
-  const int64_t out_offset = group * gemm.batch * gemm.nodes * gemm.columns;
+  block.weight = static_cast<const char*>(gemm.weight) + gemm.weight_groups.Offset(shape, block.group) * 2;
+  const int64_t out_offset = block.group * gemm.batch * gemm.nodes * gemm.columns;
   block.out = static_cast<char*>(gemm.out) + out_offset * ElementBytes(gemm.out_type);
+  return block;
+}
 
+// What products and results look up in shared memory.
+template <typename Shape>
+KNNCONV_DEVICE void FillTables(const TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* shared) {
+  FillTable(gemm, plan, block, Shape::kThreads, Shape::kPerStep, reinterpret_cast<HaloEntry*>(shared + plan.table_at),
+            reinterpret_cast<int32_t*>(shared + plan.slots_at));
   if (threadIdx.x == 0) *reinterpret_cast<uint4*>(shared) = make_uint4(0, 0, 0, 0);
-  const float* from = gemm.bias == nullptr ? nullptr : gemm.bias + gemm.bias_groups.Offset(shape, group);
+  const float* from = gemm.bias == nullptr ? nullptr : gemm.bias + gemm.bias_groups.Offset(gemm.groups, block.group);
   float* const bias = reinterpret_cast<float*>(shared + plan.bias_at);
   for (int i = threadIdx.x; i < Shape::kColumns; i += Shape::kThreads) {
     const int column = block.first_column + i;
     bias[i] = from != nullptr && column < gemm.columns ? from[column] : 0.0f;
   }
-  __syncthreads();
-  return block;
 }
 
 // A tile's image, and its first pixel among those of the class.

@@ -42,8 +42,7 @@ struct HaloSlice : HaloTaps {
 };
 
 template <typename Tile>
-KNNCONV_DEVICE HaloSlice OpenSlice(const Dweight& dweight, const TapGemm& forward, const HaloDweightPlan& plan,
-                                   char* shared) {
+KNNCONV_DEVICE HaloSlice OpenSlice(const Dweight& dweight, const TapGemm& forward, const HaloDweightPlan& plan) {
   HaloSlice slice;
   uint32_t index = blockIdx.x;
   slice.first_column = static_cast<int>(index % plan.column_tiles) * Tile::kColumns;
@@ -56,11 +55,7 @@ KNNCONV_DEVICE HaloSlice OpenSlice(const Dweight& dweight, const TapGemm& forwar
   slice.source = static_cast<const char*>(dweight.x) +
                  dweight.x_groups.Offset(forward.groups, group) * ElementBytes(dweight.x_type);
   slice.cotangent = static_cast<const typename Tile::T*>(dweight.g) + dweight.g_groups.Offset(forward.groups, group);
-  static_cast<HaloTaps&>(slice) =
-      OpenTaps(forward, plan, 0, Tile::kThreads, 1, reinterpret_cast<HaloEntry*>(shared + plan.table_at),
-               reinterpret_cast<int32_t*>(shared + plan.slots_at));
-  if (threadIdx.x == 0) *reinterpret_cast<uint4*>(shared) = make_uint4(0, 0, 0, 0);
-  __syncthreads();
+  static_cast<HaloTaps&>(slice) = FindTaps(forward, plan, 0);
   return slice;
 }
 
@@ -163,17 +158,10 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Tile::kThreads, Tile::kBlocks)
                       const KNNCONV_PARAMETER HaloDweightPlan plan) {
   if constexpr (kHasTensorCores<typename Tile::T>) {
     KNNCONV_DYNAMIC_SHARED(shared);
-    const HaloSlice slice = OpenSlice<Tile>(dweight, forward, plan, shared);
+    const HaloSlice slice = OpenSlice<Tile>(dweight, forward, plan);
     const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, down = warp % Tile::kWarpsDown;
     const bool sums_bias = plan.bias_partials != nullptr && slice.first_unit == 0 && down == Tile::kWarpsDown - 1;
 
-    const HaloEntry* const table = reinterpret_cast<const HaloEntry*>(shared + plan.table_at);
-    int place[Tile::kUnits];
-#pragma unroll
-    for (int unit = 0; unit < Tile::kUnits; ++unit) {
-      const int chunk = (slice.first_unit + down * Tile::kUnits + unit) * 2 + lane / 8 % 2;
-      place[unit] = chunk < slice.taps * plan.chunks ? table[chunk].at : 0;  // rows past the last are not stored
-    }
     HaloDweightSums<Tile> sums = {};
     float bias[Tile::kProducts][2] = {}, bias_chain[Tile::kProducts][2] = {};
 
@@ -189,6 +177,16 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Tile::kThreads, Tile::kBlocks)
     bool has_partial = false;
     if (static_cast<int>(slice.slice) < plan.all_tiles) copy(slice.slice, stage);
     CommitCopies();
+    HaloEntry* const table = reinterpret_cast<HaloEntry*>(shared + plan.table_at);
+    FillTable(forward, plan, slice, Tile::kThreads, 1, table, reinterpret_cast<int32_t*>(shared + plan.slots_at));
+    if (threadIdx.x == 0) *reinterpret_cast<uint4*>(shared) = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    int place[Tile::kUnits];
+#pragma unroll
+    for (int unit = 0; unit < Tile::kUnits; ++unit) {
+      const int chunk = (slice.first_unit + down * Tile::kUnits + unit) * 2 + lane / 8 % 2;
+      place[unit] = chunk < slice.taps * plan.chunks ? table[chunk].at : 0;  // rows past the last are not stored
+    }
 #pragma unroll 1
     for (int tile = slice.slice; tile < plan.all_tiles; tile += stride) {
       WaitForCopies<0>();

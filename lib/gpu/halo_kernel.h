@@ -207,7 +207,7 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, Shape::kBlocks)
     HaloKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER HaloPlan plan) {
   if constexpr (kHasTensorCores<typename Shape::T>) {
     KNNCONV_DYNAMIC_SHARED(shared);
-    const HaloBlock block = OpenHalo<Shape>(gemm, plan, shared);
+    const HaloBlock block = OpenHalo<Shape>(gemm, plan);
     const int steps = (block.taps * plan.chunks + Shape::kPerStep - 1) / Shape::kPerStep;
     const int stride = static_cast<int>(plan.blocks_of_kind);
     int out_place[Shape::kHigh][2];
@@ -224,6 +224,8 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, Shape::kBlocks)
     int halo = plan.halo_at, other = plan.stage_at;
     StageHalo(gemm, plan, block, block.source, block.part, shared + (raw ? other : halo));
     CommitCopies();
+    FillTables<Shape>(gemm, plan, block, shared);
+    __syncthreads();
     if constexpr (Shape::kQuads) {
       StageQuadWeights<Shape>(gemm, plan, block, shared, steps);
     } else {

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "gpu/dweight_plan.h"
 #include "gpu/dweight_reduce.h"
 #include "gpu/stem.h"
 
 namespace knnconv::gpu {
 namespace {
-
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, StemDweightPlan* plan) {
   const NeighborTable& table = taps.table;
@@ -20,21 +19,26 @@ bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, 
   *plan = {};
   const int products = StemProducts(dweight.columns);
   const int64_t groups = dweight.shapes.groups.count();
-  const int64_t row_tiles = DivideUp(dweight.slots, kStemWarps * StemUnits(products) * 2);
-  const int64_t column_tiles = DivideUp(dweight.columns, products * 8), tiles = groups * row_tiles * column_tiles;
+  const int64_t row_tiles = CeilDiv(dweight.slots, kStemWarps * StemUnits(products) * 2);
+  const int64_t column_tiles = CeilDiv(dweight.columns, products * 8), tiles = groups * row_tiles * column_tiles;
   if (tiles > INT32_MAX) return false;
 
-  // Two samples share what is read of the table, where there are enough for all multiprocessors.
+  // A slice's products lie in one chain (dweight_plan.h), and two samples in a slice share what is read of the table. One
+  // block runs on a multiprocessor at a time: as many samples as leave the fewest one behind the other.
+  if (table.outputs > kChainPositions) return false;
   const int64_t pitch = products * 16 + 16, sample_bytes = int64_t{table.sources} * 16;
   const auto bytes_of = [&](int64_t samples) { return 16 + samples * (sample_bytes + 2 * kStemPositions * pitch); };
-  const bool two = tiles * DivideUp(dweight.batch, 2) * 4 >= device.multiprocessors * int64_t{3} &&
-                   bytes_of(2) <= device.shared_bytes;
+  const auto rounds_of = [&](int64_t samples) {
+    return samples * CeilDiv(tiles * CeilDiv(dweight.batch, samples), device.multiprocessors);
+  };
+  const bool two = table.outputs * int64_t{2} <= kChainPositions && bytes_of(2) <= device.shared_bytes &&
+                   rounds_of(2) <= rounds_of(1);
   plan->samples = two ? 2 : 1;
   const int64_t bytes = bytes_of(plan->samples);
   if (bytes > device.shared_bytes) return false;
   plan->row_tiles = static_cast<uint32_t>(row_tiles);
   plan->column_tiles = static_cast<uint32_t>(column_tiles);
-  plan->sample_groups = static_cast<uint32_t>(DivideUp(dweight.batch, plan->samples));
+  plan->slices = static_cast<uint32_t>(CeilDiv(dweight.batch, plan->samples));
   plan->sample_bytes = static_cast<int32_t>(sample_bytes);
   plan->cotangent_pitch = static_cast<int32_t>(pitch);
   plan->cotangent_bytes = static_cast<int32_t>(kStemPositions * pitch);
@@ -45,10 +49,7 @@ bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, 
   plan->by_depth = Divisor(static_cast<uint32_t>(dweight.channels));
 
   const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
-  const int64_t room = dweight.partial_elements / (groups * (weight + dweight.columns));
-  if (room < 1) return false;
-  const int64_t share = std::max<int64_t>(1, device.multiprocessors / tiles);
-  plan->slices = static_cast<uint32_t>(std::min<int64_t>({room, share, plan->sample_groups}));
+  if (groups * plan->slices * (weight + dweight.columns) > dweight.partial_elements) return false;
   plan->bias_partials = dweight.db != nullptr ? dweight.partials + groups * plan->slices * weight : nullptr;
   return true;
 }

@@ -14,9 +14,9 @@ inline constexpr int kMostStemSamples = 2;
 constexpr int StemUnits(int products) { return products > 8 ? 3 : 4; }
 
 struct StemDweightPlan {
-  uint32_t row_tiles, column_tiles, slices;
-  int32_t samples;            // that a block computes together
-  uint32_t sample_groups;     // of the batch
+  uint32_t row_tiles, column_tiles;
+  int32_t samples;            // of a slice, which a block computes together
+  uint32_t slices;
   int32_t sample_bytes;       // of one sample's x in shared memory
   int32_t cotangent_pitch, cotangent_bytes;       // of a row of g, and of one sample's rows of a stage
   int32_t source_at, stage_at, stage_bytes, bytes;  // places in shared memory, after 16 bytes of zeros

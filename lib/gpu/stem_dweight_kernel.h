@@ -7,7 +7,7 @@
 //
 // A row of x has 16 bytes, so that ldmatrix reads it from wherever the table says and transposes it: two slots make a unit of
 // 16 rows. A warp holds a few units of all columns; warps share the slots, and every warp runs over all rows of g.
-// Samples that a block computes together share what is read of the table.
+// Samples that a block computes together share what is read of the table; they are the block's slice of the sum.
 //
 // What bounds it: mma.sync, of whose rows 5 of 8 are channels that 3-channel sources lack.
 #pragma once
@@ -15,7 +15,6 @@
 #include <cstdint>
 
 #include "gpu/async_copy.h"
-#include "gpu/dweight_plan.h"
 #include "gpu/dweight_taps.h"
 #include "gpu/halo_dweight_sums.h"
 #include "gpu/stem.h"
@@ -74,12 +73,50 @@ KNNCONV_DEVICE void StageStemCotangent(const Dweight& dweight, const ColumnTaps&
   }
 }
 
+// Sums of the columns of g's staged rows: a thread has two neighbouring columns and some of the rows.
+template <typename Shape>
+class StemColumns {
+  static constexpr int kPairs = Shape::kColumns / 2, kParts = Shape::kThreads / kPairs;
+
+ public:
+  KNNCONV_DEVICE void Add(const char* tile, int pitch) {
+    using T = typename Shape::T;
+    if (part_ >= kParts) return;
+    float2 sum = make_float2(0, 0);
+#pragma unroll 1
+    for (int row = part_; row < kStemPositions; row += kParts) {
+      const T* const pair = reinterpret_cast<const T*>(tile + row * pitch) + pair_ * 2;
+      sum.x += ToFloat(pair[0]);
+      sum.y += ToFloat(pair[1]);
+    }
+    sum_.x += sum.x;
+    sum_.y += sum.y;
+  }
+
+  // Writes the sums of the columns that exist. `shared` is free; all threads call.
+  KNNCONV_DEVICE void Store(float2* shared, float* out, int columns) {
+    if (part_ < kParts) shared[part_ * kPairs + pair_] = sum_;
+    __syncthreads();
+    if (threadIdx.x >= kPairs) return;
+    float2 sum = shared[threadIdx.x];
+#pragma unroll 1
+    for (int part = 1; part < kParts; ++part) {
+      sum.x += shared[part * kPairs + threadIdx.x].x;
+      sum.y += shared[part * kPairs + threadIdx.x].y;
+    }
+    StorePartials(out + pair_ * 2, sum.x, sum.y, columns - pair_ * 2, false, false);
+  }
+
+ private:
+  const int pair_ = threadIdx.x % kPairs, part_ = threadIdx.x / kPairs;
+  float2 sum_ = make_float2(0, 0);
+};
+
 template <typename Shape>
 using StemDweightSums = float[Shape::kUnits][Shape::kTiles][4];
 
 template <typename Shape>
-KNNCONV_DEVICE void StoreStemSums(const Dweight& dweight, const StemSlice& slice, const StemDweightSums<Shape>& sums,
-                                  bool add) {
+KNNCONV_DEVICE void StoreStemSums(const Dweight& dweight, const StemSlice& slice, const StemDweightSums<Shape>& sums) {
   const int lane = threadIdx.x % kWarpSize, column = slice.first_column + lane % 4 * 2, channel = lane / 4;
   const int first = slice.first_slot + threadIdx.x / kWarpSize * Shape::kUnits * 2;
   if (channel >= dweight.channels) return;
@@ -94,7 +131,7 @@ KNNCONV_DEVICE void StoreStemSums(const Dweight& dweight, const StemSlice& slice
 #pragma unroll
       for (int n = 0; n < Shape::kTiles; ++n) {
         StorePartials(row + n * 8, sums[unit][n][half * 2], sums[unit][n][half * 2 + 1],
-                      dweight.columns - column - n * 8, add, true);
+                      dweight.columns - column - n * 8, false, true);
       }
     }
   }
@@ -122,89 +159,71 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
         next[unit] = row < outputs && first_slot + unit * 2 < neighbours ? ReadOnly(from + unit * 2) : -1;
       }
     };
-    const bool sums_bias = plan.bias_partials != nullptr && slice.first_slot == 0 && warp == kStemWarps - 1;
-    StemDweightSums<Shape> sums = {};
-    float bias[Shape::kTiles][2] = {};
-    int chain = 0;
-    bool has_partial = false;
-    const int stride = static_cast<int>(plan.slices);
-    for (uint32_t number = slice.slice; number < plan.sample_groups; number += stride) {
-      const int64_t sample = int64_t{number} * plan.samples;
-      const int samples = static_cast<int>(min(int64_t{plan.samples}, dweight.batch - sample));
-      const auto copy = [&](int row, int stage) {
-        if (row < outputs) {
-          StageStemCotangent<Shape>(dweight, taps, plan, slice, sample, samples, row,
-                                    shared + plan.stage_at + stage * plan.stage_bytes);
-        }
-        CommitCopies();
-      };
-      __syncthreads();  // every warp is done with the samples before
-      copy(0, 0);
-      for (int which = 0; which < samples; ++which) {
-        StageStemSource<T, 8, 2>(slice.x, dweight.x_type, sample + which, taps.table.sources, dweight.channels, plan.by_depth,
-                              Shape::kThreads, shared + plan.source_at + which * plan.sample_bytes);
+    const bool sums_bias = plan.bias_partials != nullptr && slice.first_slot == 0;
+    StemColumns<Shape> columns;
+    const int64_t sample = int64_t{slice.slice} * plan.samples;
+    const int samples = static_cast<int>(min(int64_t{plan.samples}, dweight.batch - sample));
+    const auto copy = [&](int row, int stage) {
+      if (row < outputs) {
+        StageStemCotangent<Shape>(dweight, taps, plan, slice, sample, samples, row,
+                                  shared + plan.stage_at + stage * plan.stage_bytes);
       }
-      fetch(own_row);
-      int stage = 0;
+      CommitCopies();
+    };
+    copy(0, 0);
+    for (int which = 0; which < samples; ++which) {
+      StageStemSource<T, 8, 4>(slice.x, dweight.x_type, sample + which, taps.table.sources, dweight.channels, plan.by_depth,
+                               Shape::kThreads, shared + plan.source_at + which * plan.sample_bytes);
+    }
+    fetch(own_row);
+
+    StemDweightSums<Shape> sums = {};
+    int stage = 0;
 #pragma unroll 1
-      for (int row = 0; row < outputs; row += kStemPositions, stage ^= 1) {
-        WaitForCopies<0>();
-        __syncthreads();  // also, every warp is done with the other stage
-        copy(row + kStemPositions, stage ^ 1);
+    for (int row = 0; row < outputs; row += kStemPositions, stage ^= 1) {
+      WaitForCopies<0>();
+      __syncthreads();  // also, every warp is done with the other stage
+      copy(row + kStemPositions, stage ^ 1);
+      const char* const staged = shared + plan.stage_at + stage * plan.stage_bytes;
+      for (int which = 0; which < samples && sums_bias; ++which) {
+        columns.Add(staged + which * plan.cotangent_bytes, plan.cotangent_pitch);
+      }
 #pragma unroll 1
-        for (int step = 0; step < kStemPositions / 16; ++step) {
-          int at[Shape::kUnits];
+      for (int step = 0; step < kStemPositions / 16; ++step) {
+        int at[Shape::kUnits];
+#pragma unroll
+        for (int unit = 0; unit < Shape::kUnits; ++unit) {
+          at[unit] = IsBelow(next[unit], taps.table.sources) ? plan.source_at + next[unit] * 16 : -1;
+        }
+        fetch(row + (step + 1) * 16 + own_row);
+#pragma unroll 1
+        for (int which = 0; which < samples; ++which) {
+          const char* const tile = staged + which * plan.cotangent_bytes +
+                                   (step * 16 + matrix % 2 * 8 + inner) * plan.cotangent_pitch + matrix / 2 * 16;
+          uint32_t a[Shape::kUnits][4];
 #pragma unroll
           for (int unit = 0; unit < Shape::kUnits; ++unit) {
-            const bool exists = IsBelow(next[unit], taps.table.sources);
-            at[unit] = exists ? plan.source_at + next[unit] * 16 : -1;
+            LoadMatrices<true>(a[unit], shared + (at[unit] >= 0 ? at[unit] + which * plan.sample_bytes : 0));
           }
-          fetch(row + (step + 1) * 16 + own_row);
-#pragma unroll 1
-          for (int which = 0; which < samples; ++which) {
-            const char* const tile = shared + plan.stage_at + stage * plan.stage_bytes + which * plan.cotangent_bytes +
-                                     (step * 16 + matrix % 2 * 8 + inner) * plan.cotangent_pitch + matrix / 2 * 16;
-            uint32_t a[Shape::kUnits][4];
+#pragma unroll
+          for (int pair = 0; pair < Shape::kTiles / 2; ++pair) {
+            uint32_t b[4];
+            LoadMatrices<true>(b, tile + pair * 32);
 #pragma unroll
             for (int unit = 0; unit < Shape::kUnits; ++unit) {
-              LoadMatrices<true>(a[unit], shared + (at[unit] >= 0 ? at[unit] + which * plan.sample_bytes : 0));
-            }
-#pragma unroll
-            for (int pair = 0; pair < Shape::kTiles / 2; ++pair) {
-              uint32_t b[4];
-              LoadMatrices<true>(b, tile + pair * 32);
-#pragma unroll
-              for (int unit = 0; unit < Shape::kUnits; ++unit) {
-                Multiply16x8<T>(sums[unit][pair * 2], a[unit], b[0], b[1]);
-                Multiply16x8<T>(sums[unit][pair * 2 + 1], a[unit], b[2], b[3]);
-              }
-              if (sums_bias) {
-                AddColumns<T>(bias[pair * 2], b[0], b[1]);
-                AddColumns<T>(bias[pair * 2 + 1], b[2], b[3]);
-              }
+              Multiply16x8<T>(sums[unit][pair * 2], a[unit], b[0], b[1]);
+              Multiply16x8<T>(sums[unit][pair * 2 + 1], a[unit], b[2], b[3]);
             }
           }
-        }
-        chain += kStemPositions * samples;
-        if (chain < kChainPositions) continue;
-        StoreStemSums<Shape>(dweight, slice, sums, has_partial);
-        has_partial = true;
-        chain = 0;
-#pragma unroll
-        for (auto& unit : sums) {
-#pragma unroll
-          for (auto& product : unit) product[0] = product[1] = product[2] = product[3] = 0.0f;
         }
       }
     }
-    StoreStemSums<Shape>(dweight, slice, sums, has_partial);
-    if (sums_bias && lane < 4) {
-      float* const out = plan.bias_partials + int64_t{slice.number} * dweight.columns;
-#pragma unroll
-      for (int n = 0; n < Shape::kTiles; ++n) {
-        const int column = slice.first_column + n * 8 + lane * 2;
-        StorePartials(out + column, bias[n][0], bias[n][1], dweight.columns - column, false, false);
-      }
+    StoreStemSums<Shape>(dweight, slice, sums);
+    if (sums_bias) {
+      __syncthreads();
+      columns.Store(reinterpret_cast<float2*>(shared),
+                    plan.bias_partials + int64_t{slice.number} * dweight.columns + slice.first_column,
+                    dweight.columns - slice.first_column);
     }
   }
 }
