@@ -195,3 +195,18 @@ def test_stem_groups():
     for i, j in np.ndindex(2, 3):
         exact = oracle.knn_forward(x[i, 0], weight[0, j], indices[i, 0], None, bias[i, j])
         np.testing.assert_allclose(y[i, j], exact, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("shape", STEMS, ids=str)
+@pytest.mark.parametrize(("dtype", "x_dtype", "out_dtype"), DTYPES)
+def test_stem_dweight(shape, dtype, x_dtype, out_dtype):
+    batch, n, m, k, c, o = shape
+    rng = np.random.default_rng(6)
+    x, g = calls.normal(rng, (batch, n, c), x_dtype), calls.normal(rng, (batch, m, o), dtype)
+    indices, _ = calls.random_table(rng, m, k, n)
+    x[:, 0], indices[indices == 0] = np.nan, 1
+    found = gpu_dweight_calls.knn_dweight(x, g, indices, num_slots=k, out_dtype=out_dtype, **HALO)
+    clean = np.nan_to_num(x.astype(dtype))
+    exact = oracle.knn_dweight(clean, g, indices, None, num_slots=k)
+    bound = oracle.knn_dweight(abs(oracle.f64(clean)), abs(oracle.f64(g)), indices, None, num_slots=k)
+    gpu_dweight_calls.check(found, exact, bound, out_dtype)
