@@ -8,8 +8,9 @@
 
 namespace knnconv::gpu {
 
-// How columns of a tile are dealt to products of 8 columns, so that a lane ends with neighbours: of each group of up to 4
-// products (32 columns), lane t of a quad holds columns kWidth * t and the kWidth - 1 after it. kTiles: products of a tile.
+// How columns of a tile are dealt to products of 8 columns, so that a lane ends with neighbours: of each group of up to
+// 4 products (32 columns), lane t of a quad holds columns kWidth * t and the kWidth - 1 after it. kTiles: products of a
+// tile.
 template <int kTiles>
 struct ColumnDeal {
   static constexpr int kGroup = kTiles < 4 ? kTiles : 4;  // products
@@ -40,8 +41,8 @@ KNNCONV_DEVICE void StoreColumns(T* out, const float (&value)[kWidth], int count
   }
 }
 
-// T: the type of products. kQuads: source pixels of up to 4 channels, else of 16-byte chunks. kHigh: rows of 16 pixels that a
-// warp has.
+// T: the type of products. kQuads: source pixels of up to 4 channels, else of 16-byte chunks. kHigh: rows of 16 pixels
+// that a warp has.
 template <typename T_, bool kQuads_, bool kTransposed_, int kTiles_>
 struct HaloShape {
   using T = T_;
@@ -56,8 +57,8 @@ struct HaloShape {
   static constexpr int kWeightPitch = HaloWeightPitch(kColumns);
 };
 
-// Where a step's operands lie: `at`, in bytes, from a pixel's own place; `mask` is all ones, or 0 where there is no tap and
-// `at` is the place of zeros.
+// Where a step's operands lie: `at`, in bytes, from a pixel's own place; `mask` is all ones, or 0 where there is no tap
+// and `at` is the place of zeros.
 struct alignas(8) HaloEntry {
   int32_t at, mask;
 };

@@ -12,7 +12,8 @@ bool Plan(const Dweight& dweight, const DenseTaps& taps, const Device& device, H
                      dweight.channels == 0 || dweight.columns == 0;
   if (empty || dweight.shapes.members.count() != 1) return false;
   const TapGemm forward = ForwardOf(dweight, taps);
-  return PlanHaloDweight(dweight, forward, ChooseHaloDweight(forward), device.multiprocessors, device.shared_bytes, plan);
+  return PlanHaloDweight(dweight, forward, ChooseHaloDweight(forward), device.multiprocessors, device.shared_bytes,
+                         plan);
 }
 
 }  // namespace
@@ -23,7 +24,8 @@ bool HaloCan(const Dweight& dweight, const DenseTaps& taps, const Device& device
 }
 
 bool HaloTakes(const Dweight& dweight, const DenseTaps& taps, const Device& device) {
-  // With fewer pixels a tile, partial sums outweigh the products: 8x8, 32 -> 32 takes 1.4 of the portable kernel's time.
+  // With fewer pixels a tile, partial sums outweigh the products: 8x8, 32 -> 32 takes 1.4 of the portable kernel's
+  // time.
   constexpr int kMostDepth = 32, kMostColumns = 64, kLeastPixels = 128;
   HaloDweightPlan plan;
   return dweight.channels <= kMostDepth && dweight.columns <= kMostColumns && dweight.slots > 1 &&

@@ -1,16 +1,18 @@
 // Weight gradients of few channels, each tile's halo of x and its pixels of g in shared memory once:
 //
-//     dw[tap, c, o] = sum over pixels p:  x[p's place + offset(tap), c] * g[p, o]          db[o] = sum over pixels:  g[p, o]
+//     dw[tap, c, o] = sum over pixels p:  x[p's place + offset(tap), c] * g[p, o]
+//     db[o] = sum over pixels p:  g[p, o]
 //
 //         rows (tap, channel)                   columns
 //         [ x's halo, shifted by the tap ]  @  [ g's tile ]        depth: 16 pixels a step
 //
-// A block holds all of dw, or a large part, in registers while it walks over tiles: 4 warps down share the rows, warps across
-// the columns, and every warp runs over all pixels. x is read transposed by ldmatrix: one row of its matrices is one pixel's
-// 8 channels, wherever they lie, so that a tap moves the address and nothing else. Pixels of the tile that the image lacks
-// multiply zeros of g with zeros.
+// A block holds all of dw, or a large part, in registers while it walks over tiles: 4 warps down share the rows, warps
+// across the columns, and every warp runs over all pixels. x is read transposed by ldmatrix: one row of its matrices is
+// one pixel's 8 channels, wherever they lie, so that a tap moves the address and nothing else. Pixels of the tile that
+// the image lacks multiply zeros of g with zeros.
 //
-// db comes from the same tiles of g, multiplied by ones: a step's 16 pixels in the tensor cores, steps by fp32 additions.
+// db comes from the same tiles of g, multiplied by ones: a step's 16 pixels in the tensor cores, steps by fp32
+// additions.
 //
 // What bounds it: x and g once through memory, and ldmatrix: a warp loads a fragment of x for each 4 products.
 #pragma once
@@ -88,11 +90,11 @@ KNNCONV_DEVICE void StageCotangent(const TapGemm& forward, const HaloDweightPlan
 template <typename Tile>
 using HaloDweightSums = float[Tile::kUnits][Tile::kProducts][4];
 
-// Adds one tile's products, and g's columns to `bias` where `sums_bias`. `place` is where the lane's chunks of x lie from a
-// pixel's own place; `halo` and `cotangent`, where tiles lie in `shared`.
+// Adds one tile's products, and g's columns to `bias` where `sums_bias`. `place` is where the lane's chunks of x lie
+// from a pixel's own place; `halo` and `cotangent`, where tiles lie in `shared`.
 template <typename Tile>
-KNNCONV_DEVICE void MultiplyTile(const HaloDweightPlan& plan, const HaloSlice& slice, int tile_number, const char* shared,
-                                 int halo, int cotangent, const int (&place)[Tile::kUnits], bool sums_bias,
+KNNCONV_DEVICE void MultiplyTile(const HaloDweightPlan& plan, const HaloSlice& slice, int tile_number,
+                                 const char* shared, int halo, int cotangent, const int (&place)[Tile::kUnits], bool sums_bias,
                                  HaloDweightSums<Tile>& sums, float (&bias)[Tile::kProducts][2]) {
   using T = typename Tile::T;
   const int lane = threadIdx.x % kWarpSize, across = threadIdx.x / kWarpSize / Tile::kWarpsDown;
@@ -193,7 +195,8 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Tile::kThreads, Tile::kBlocks)
       __syncthreads();  // also, every warp is done with the other stage
       const int halo = raw ? plan.halo_at : stage + plan.cotangent_bytes;
       if (raw) {
-        UnpackHalo<typename Tile::T, false>(forward, plan, slice, slice.source, tile, shared + plan.raw_at, shared + halo);
+        UnpackHalo<typename Tile::T, false>(forward, plan, slice, slice.source, tile, shared + plan.raw_at,
+                                            shared + halo);
         __syncthreads();
       }
       if (tile + stride < plan.all_tiles) copy(tile + stride, other);

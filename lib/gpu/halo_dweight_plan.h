@@ -8,8 +8,8 @@
 
 namespace knnconv::gpu {
 
-// A block's tile of dw: 4 warps down, each with `units` times 16 rows, rows being (tap, channel padded to a multiple of 8),
-// and `groups` warps across, each with 32 columns.
+// A block's tile of dw: 4 warps down, each with `units` times 16 rows, rows being (tap, channel padded to a multiple of
+// 8), and `groups` warps across, each with 32 columns.
 struct HaloDweightShape {
   int units, groups;
 };
@@ -26,7 +26,7 @@ struct HaloDweightPlan : HaloGeometry {
   int32_t cotangent_pitch;                 // bytes from a pixel of g's tile to the next
   // Places in shared memory. A stage is a tile of g, and a halo if that is copied to its place.
   int32_t slots_at, table_at, halo_at, raw_at, stage_at, cotangent_bytes, stage_bytes, bytes;
-  float* bias_partials;                    // [groups, slices, columns], or null; dw's are [groups, slices, V * C, columns]
+  float* bias_partials;  // [groups, slices, columns], or null; dw's are [groups, slices, V * C, columns]
 };
 
 // The forward convolution that dweight belongs to: its taps, with x as the source.

@@ -1,4 +1,5 @@
-// Sums of weight gradients that stay in a thread's registers until the end: how they are written, and the bias gradient's.
+// Sums of weight gradients that stay in a thread's registers until the end: how they are written, and the bias
+// gradient's.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ KNNCONV_DEVICE uint32_t PairOfOnes<BFloat>() {
   return 0x3f803f80u;
 }
 
-// Adds the columns of b[16, 8], given as the lane's registers: the 16 rows in the tensor cores, to what was before by an
-// ordinary addition. Each quad's lane t has columns 2t and 2t + 1.
+// Adds the columns of b[16, 8], given as the lane's registers: the 16 rows in the tensor cores, to what was before by
+// an ordinary addition. Each quad's lane t has columns 2t and 2t + 1.
 template <typename T>
 KNNCONV_DEVICE void AddColumns(float (&columns)[2], uint32_t b0, uint32_t b1) {
   const uint32_t ones[4] = {PairOfOnes<T>(), PairOfOnes<T>(), PairOfOnes<T>(), PairOfOnes<T>()};

@@ -9,12 +9,13 @@
 //         [ . . . . . . . . ]    the addresses
 //
 // The depth of the product is (tap, channel) flattened, 16 a step. With 8 channels and more, a step is two chunks of 8
-// channels by ldmatrix, one row of whose matrices is one pixel, wherever it lies. With up to 4 channels, a step is four taps
-// and a lane's four depths are one tap's channels: products do not care in which order depths stand, if weights stand alike.
+// channels by ldmatrix, one row of whose matrices is one pixel, wherever it lies. With up to 4 channels, a step is four
+// taps and a lane's four depths are one tap's channels: products do not care in which order depths stand, if weights
+// stand alike.
 //
-// Results leave from registers 16 bytes at a time, since a lane's columns are neighbours (ColumnDeal). A block keeps its
-// weights and walks over tiles, copying the next halo while it computes; other blocks of the multiprocessor fill its gaps.
-// What bounds it: source and result once through memory, and products at the rate of mma.sync.
+// Results leave from registers 16 bytes at a time, since a lane's columns are neighbours (ColumnDeal). A block keeps
+// its weights and walks over tiles, copying the next halo while it computes; other blocks of the multiprocessor fill
+// its gaps. What bounds it: source and result once through memory, and products at the rate of mma.sync.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,8 @@ KNNCONV_DEVICE int PlaceOf(const HaloGeometry& geometry, int pixel) {
 
 // One tile by chunks. `halo` is where the block's halo lies in `shared`.
 template <typename Shape>
-KNNCONV_DEVICE void MultiplyChunks(const HaloPlan& plan, const char* shared, int halo, int steps, HaloSums<Shape>& sums) {
+KNNCONV_DEVICE void MultiplyChunks(const HaloPlan& plan, const char* shared, int halo, int steps,
+                                   HaloSums<Shape>& sums) {
   constexpr int kPitch = Shape::kWeightPitch;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, matrix = lane / 8, inner = lane % 8;
   int place[Shape::kHigh];
@@ -77,7 +79,8 @@ KNNCONV_DEVICE void MultiplyChunks(const HaloPlan& plan, const char* shared, int
 
 // One tile by quads.
 template <typename Shape>
-KNNCONV_DEVICE void MultiplyQuads(const HaloPlan& plan, const char* shared, int halo, int steps, HaloSums<Shape>& sums) {
+KNNCONV_DEVICE void MultiplyQuads(const HaloPlan& plan, const char* shared, int halo, int steps,
+                                  HaloSums<Shape>& sums) {
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   int place[Shape::kHigh][2];
 #pragma unroll
@@ -109,8 +112,8 @@ KNNCONV_DEVICE void MultiplyQuads(const HaloPlan& plan, const char* shared, int 
   }
 }
 
-// Where each of the lane's pixels lies in the result, in elements from the tile's first pixel on; kNoPixel past the last of
-// the tile.
+// Where each of the lane's pixels lies in the result, in elements from the tile's first pixel on; kNoPixel past the
+// last of the tile.
 inline constexpr int kNoPixel = -1;
 
 template <typename Shape>
@@ -236,7 +239,8 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, Shape::kBlocks)
       WaitForCopies<0>();
       __syncthreads();  // also, every warp is done with the other halo
       if (raw) {
-        UnpackHalo<typename Shape::T, Shape::kQuads>(gemm, plan, block, block.source, tile, shared + other, shared + halo);
+        UnpackHalo<typename Shape::T, Shape::kQuads>(gemm, plan, block, block.source, tile, shared + other,
+                                                     shared + halo);
         __syncthreads();
       }
       const auto stage_next = [&] {
@@ -263,7 +267,8 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, Shape::kBlocks)
       }
       const OutTile out = FindOut(gemm, plan, block, tile);
       if (!plan.vector_out) {
-        StoreTileByElements<Shape>(gemm, plan, block, out, bias, reinterpret_cast<float*>(shared + plan.patch_at), sums);
+        float* const patch = reinterpret_cast<float*>(shared + plan.patch_at);
+        StoreTileByElements<Shape>(gemm, plan, block, out, bias, patch, sums);
       } else if (gemm.out_type == Element::kF32) {
         StoreTile<Shape, float>(gemm, plan, block, out, out_place, bias, sums);
       } else if (gemm.out_type == Element::kF16) {

@@ -24,8 +24,8 @@ int TapsOf(const WindowTaps& window, int dimension) {
   return static_cast<int>(CeilDiv(window.kernel[dimension], period));
 }
 
-// Takes the tile of at most `rows` pixels with the least work: products cost a tile the same however much of it exists, and
-// staging a pixel of the halo about a quarter of a pixel's products (9 taps of 32 channels).
+// Takes the tile of at most `rows` pixels with the least work: products cost a tile the same however much of it exists,
+// and staging a pixel of the halo about a quarter of a pixel's products (9 taps of 32 channels).
 void ChooseTile(const WindowTaps& window, const int64_t (&size)[2], int rows, HaloGeometry* geometry) {
   int64_t least = 0;
   for (int width = 1; width <= rows; ++width) {

@@ -1,8 +1,9 @@
-// How a halo kernel's work is laid out: tiles of output pixels, their halos in shared memory, and what lies there besides.
+// How a halo kernel's work is laid out: tiles of output pixels, their halos in shared memory, and what lies there
+// besides.
 //
 // Pixels of the result fall into classes with a common list of taps (WindowTaps). A tile is a rectangle of one class's
-// pixels of one image; its halo is the rectangle of source pixels that its taps read. Columns of the halo lie in planes by
-// their residue of the step, so that neighbours in the tile are neighbours in shared memory whatever the stride.
+// pixels of one image; its halo is the rectangle of source pixels that its taps read. Columns of the halo lie in planes
+// by their residue of the step, so that neighbours in the tile are neighbours in shared memory whatever the stride.
 #pragma once
 
 #include <cstdint>
@@ -61,8 +62,8 @@ struct HaloGeometry {
   int32_t taps;        // of the class with the most
   int32_t pixel_pitch, plane_pitch, line_pitch;  // bytes from a pixel, a plane, a line of the halo to the next
   int32_t halo_bytes;
-  // Source pixels that 16-byte copies cannot put in place (channels no multiple of 8, float32) are copied as they lie in
-  // memory, line by line, and put in place from there. 0: copies put them in place.
+  // Source pixels that 16-byte copies cannot put in place (channels no multiple of 8, float32) are copied as they lie
+  // in memory, line by line, and put in place from there. 0: copies put them in place.
   int32_t raw_pitch, raw_bytes;
   bool aligned_source;
   HaloShare share, raw_share;  // of a halo's chunks or quads, and of raw lines' 16 bytes
@@ -78,8 +79,8 @@ struct HaloPlan : HaloGeometry {
   uint32_t column_tiles, blocks_of_kind;  // a kind: group, class, column tile
   bool vector_weight, vector_out;         // 16-byte loads and stores are possible
   int32_t weight_pitch;                   // bytes from one column's depth to the next, where weights are transposed
-  // Places in shared memory, after 16 bytes of zeros. At stage_at the halo, where there is room for one only, a second one,
-  // or raw lines; at patch_at, room for results that are stored one by one.
+  // Places in shared memory, after 16 bytes of zeros. At stage_at the halo, where there is room for one only, a second
+  // one, or raw lines; at patch_at, room for results that are stored one by one.
   int32_t bias_at, slots_at, table_at, weight_at, halo_at, stage_at, patch_at, bytes;
 };
 

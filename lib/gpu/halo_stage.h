@@ -141,7 +141,9 @@ KNNCONV_DEVICE HaloPlace PlaceOfHalo(const TapGemm& gemm, const HaloGeometry& ge
   return {source + image, tile.i * geometry.step[0] + taps.origin[0], tile.j * geometry.step[1] + taps.origin[1]};
 }
 
-KNNCONV_DEVICE bool IsInside(int position, int size) { return static_cast<uint32_t>(position) < static_cast<uint32_t>(size); }
+KNNCONV_DEVICE bool IsInside(int position, int size) {
+  return static_cast<uint32_t>(position) < static_cast<uint32_t>(size);
+}
 
 // Bytes from a line's first pixel in the halo to where pixel number `pixel` lies.
 KNNCONV_DEVICE int PlaceInLine(const HaloGeometry& geometry, int pixel) {
@@ -248,8 +250,8 @@ KNNCONV_DEVICE void PlaceRawHalo(const TapGemm& gemm, const HaloGeometry& geomet
 }
 
 // Starts to copy the halo of a tile: to its place, or raw. `source` is the group's.
-KNNCONV_DEVICE void StageHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, const char* source,
-                              int tile, char* to) {
+KNNCONV_DEVICE void StageHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps,
+                              const char* source, int tile, char* to) {
   const HaloPlace place = PlaceOfHalo(gemm, geometry, taps, source, tile);
   if (geometry.raw_bytes == 0) {
     CopyHalo(gemm, geometry, place, to);
@@ -260,8 +262,8 @@ KNNCONV_DEVICE void StageHalo(const TapGemm& gemm, const HaloGeometry& geometry,
 
 // Puts a raw halo that has arrived in place, as elements of type T.
 template <typename T, bool kQuads>
-KNNCONV_DEVICE void UnpackHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, const char* source,
-                               int tile, const char* raw, char* to) {
+KNNCONV_DEVICE void UnpackHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps,
+                               const char* source, int tile, const char* raw, char* to) {
   const HaloPlace place = PlaceOfHalo(gemm, geometry, taps, source, tile);
   if (gemm.source_type == Element::kF32) {
     PlaceRawHalo<T, kQuads, float>(gemm, geometry, place, raw, to);

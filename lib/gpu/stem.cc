@@ -10,7 +10,8 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 bool Plan(const TapGemm& gemm, const Device& device, StemPlan* plan) {
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.columns == 0 || gemm.source_rows == 0;
-  if (gemm.kind != Taps::kColumns || gemm.transposed || empty || gemm.depth < 1 || gemm.depth > kStemChannels) return false;
+  if (gemm.kind != Taps::kColumns || gemm.transposed || empty) return false;
+  if (gemm.depth < 1 || gemm.depth > kStemChannels) return false;
   if (int64_t{gemm.columns} * ElementBytes(gemm.out_type) % 16 != 0 || !aligned(gemm.out)) return false;
   const int products = StemProducts(gemm.columns);
   const int64_t steps = CeilDiv(gemm.table.columns, 4), row_tiles = CeilDiv(gemm.nodes, 16);

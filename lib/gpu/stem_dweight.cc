@@ -13,8 +13,10 @@ bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, 
   const NeighborTable& table = taps.table;
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const bool empty = dweight.batch == 0 || table.outputs == 0 || table.sources == 0 || dweight.slots == 0;
-  if (empty || dweight.channels < 1 || dweight.channels > kStemChannels || dweight.shapes.members.count() != 1) return false;
-  if (dweight.columns == 0 || dweight.columns % 8 != 0 || !aligned(dweight.g) || !aligned(dweight.partials)) return false;
+  if (empty || dweight.shapes.members.count() != 1) return false;
+  if (dweight.channels < 1 || dweight.channels > kStemChannels) return false;
+  if (dweight.columns == 0 || dweight.columns % 8 != 0) return false;
+  if (!aligned(dweight.g) || !aligned(dweight.partials)) return false;
   if (dweight.db != nullptr && table.zero_empty_rows) return false;  // it counts all rows
   *plan = {};
   const int products = StemProducts(dweight.columns);
@@ -23,8 +25,8 @@ bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, 
   const int64_t column_tiles = CeilDiv(dweight.columns, products * 8), tiles = groups * row_tiles * column_tiles;
   if (tiles > INT32_MAX) return false;
 
-  // A slice's products lie in one chain (dweight_plan.h), and two samples in a slice share what is read of the table. One
-  // block runs on a multiprocessor at a time: as many samples as leave the fewest one behind the other.
+  // A slice's products lie in one chain (dweight_plan.h), and two samples in a slice share what is read of the table.
+  // One block runs on a multiprocessor at a time: as many samples as leave the fewest one behind the other.
   if (table.outputs > kChainPositions) return false;
   const int64_t pitch = products * 16 + 16, sample_bytes = int64_t{table.sources} * 16;
   const auto bytes_of = [&](int64_t samples) { return 16 + samples * (sample_bytes + 2 * kStemPositions * pitch); };

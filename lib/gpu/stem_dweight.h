@@ -1,4 +1,5 @@
-// Weight gradients over a table without slots for up to 4 channels: the kernel of stem_dweight_kernel.h, and when it runs.
+// Weight gradients over a table without slots for up to 4 channels: the kernel of stem_dweight_kernel.h, and when it
+// runs.
 #pragma once
 
 #include "gpu/device.h"

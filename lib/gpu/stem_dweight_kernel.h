@@ -1,13 +1,14 @@
 // Weight gradients over a table without slots, of up to 4 channels, with whole samples of x in shared memory:
 //
-//     dw[v, c, o] = sum over b, m:  x[b, indices[m, v], c] * g[b, m, o]               db[o] = sum over b, m:  g[b, m, o]
+//     dw[v, c, o] = sum over b, m:  x[b, indices[m, v], c] * g[b, m, o]
+//     db[o] = sum over b, m:  g[b, m, o]
 //
 //         rows (slot, channel of 8)          columns
 //         [ x's rows by the table ]  @  [ g's rows, staged ]        depth: 16 rows m of a sample a step
 //
-// A row of x has 16 bytes, so that ldmatrix reads it from wherever the table says and transposes it: two slots make a unit of
-// 16 rows. A warp holds a few units of all columns; warps share the slots, and every warp runs over all rows of g.
-// Samples that a block computes together share what is read of the table; they are the block's slice of the sum.
+// A row of x has 16 bytes, so that ldmatrix reads it from wherever the table says and transposes it: two slots make a
+// unit of 16 rows. A warp holds a few units of all columns; warps share the slots, and every warp runs over all rows of
+// g. Samples that a block computes together share what is read of the table; they are the block's slice of the sum.
 //
 // What bounds it: mma.sync, of whose rows 5 of 8 are channels that 3-channel sources lack.
 #pragma once
@@ -172,8 +173,8 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     };
     copy(0, 0);
     for (int which = 0; which < samples; ++which) {
-      StageStemSource<T, 8, 4>(slice.x, dweight.x_type, sample + which, taps.table.sources, dweight.channels, plan.by_depth,
-                               Shape::kThreads, shared + plan.source_at + which * plan.sample_bytes);
+      StageStemSource<T, 8, 4>(slice.x, dweight.x_type, sample + which, taps.table.sources, dweight.channels,
+                               plan.by_depth, Shape::kThreads, shared + plan.source_at + which * plan.sample_bytes);
     }
     fetch(own_row);
 

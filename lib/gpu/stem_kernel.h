@@ -5,8 +5,8 @@
 //         two samples' sources, 4 channels a row       weights, in the registers' order       shared memory
 //         16 rows of the result a warp, the same of both samples; a step is 4 taps            tensor cores
 //
-// The depth of the product is (tap, channel): a lane's four depths of a step are one tap's channels, which it reads with one
-// 8-byte load from wherever the table says. Both samples share what was read of the table and of the weights.
+// The depth of the product is (tap, channel): a lane's four depths of a step are one tap's channels, which it reads
+// with one 8-byte load from wherever the table says. Both samples share what was read of the table and of the weights.
 //
 // What bounds it: shared memory, where 16 rows' taps lie at random and meet the same banks, then mma.sync.
 #pragma once

@@ -9,10 +9,11 @@
 namespace knnconv::gpu {
 namespace internal {
 
-// Elements are loaded 16 bytes of memory at a time, and go each to its row and channel. What lies before and after the sample
-// in its first and last 16 bytes is not read.
+// Elements are loaded 16 bytes of memory at a time, and go each to its row and channel. What lies before and after the
+// sample in its first and last 16 bytes is not read.
 template <typename T, int kPitch, int kBatch, typename From>
-KNNCONV_DEVICE void StageElements(const From* from, int rows, int depth, const Divisor& by_depth, int threads, char* to) {
+KNNCONV_DEVICE void StageElements(const From* from, int rows, int depth, const Divisor& by_depth, int threads,
+                                  char* to) {
   constexpr int kUnit = 16 / sizeof(From);
   const int count = rows * depth;
   const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16 / sizeof(From));
@@ -57,16 +58,18 @@ KNNCONV_DEVICE void StageElements(const From* from, int rows, int depth, const D
 
 }  // namespace internal
 
-// Sample number `sample` [rows, depth] of `source`, each row kPitch elements from the next in shared memory; what lies between
-// is left as it is. A thread has kBatch loads in flight.
+// Sample number `sample` [rows, depth] of `source`, each row kPitch elements from the next in shared memory; what lies
+// between is left as it is. A thread has kBatch loads in flight.
 template <typename T, int kPitch, int kBatch>
 KNNCONV_DEVICE void StageStemSource(const char* source, Element type, int64_t sample, int rows, int depth,
                                     const Divisor& by_depth, int threads, char* to) {
   const int64_t at = sample * rows * depth;
   if (type == Element::kF32) {
-    internal::StageElements<T, kPitch, kBatch>(reinterpret_cast<const float*>(source) + at, rows, depth, by_depth, threads, to);
+    const float* const from = reinterpret_cast<const float*>(source) + at;
+    internal::StageElements<T, kPitch, kBatch>(from, rows, depth, by_depth, threads, to);
   } else {
-    internal::StageElements<T, kPitch, kBatch>(reinterpret_cast<const T*>(source) + at, rows, depth, by_depth, threads, to);
+    const T* const from = reinterpret_cast<const T*>(source) + at;
+    internal::StageElements<T, kPitch, kBatch>(from, rows, depth, by_depth, threads, to);
   }
 }
 

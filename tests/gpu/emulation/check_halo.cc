@@ -1,5 +1,5 @@
-// Runs the kernels of few channels (halo.h, halo_dweight.h, stem.h, stem_dweight.h) on the CPU and compares with sums in
-// double, tap by tap.
+// Runs the kernels of few channels (halo.h, halo_dweight.h, stem.h, stem_dweight.h) on the CPU and compares with sums
+// in double, tap by tap.
 #include <array>
 
 #include "check.h"
@@ -82,7 +82,8 @@ Dweight Gradient(const Problem& p) {
   return dweight;
 }
 
-// `forward` and `gradient` run (site, device, operands) and say whether the device can; `dinput` likewise, where there is one.
+// `forward` and `gradient` run (site, device, operands) and say whether the device can; `dinput` likewise, where there
+// is one.
 template <typename T, typename Forward, typename Dinput, typename Gradients>
 void Check(const std::string& name, const Problem& p, const Forward& forward, const Dinput& dinput,
            const Gradients& gradients) {
@@ -147,7 +148,8 @@ void CheckWindow(int64_t batch, Pair in, Pair kernel, Pair stride, Pair padding,
       for (int f = 0; f < p.slots; ++f) {
         const int h = i * stride[0] + f / kernel[1] * dilation[0] - padding[0];
         const int w = j * stride[1] + f % kernel[1] * dilation[1] - padding[1];
-        if (h >= 0 && h < in[0] && w >= 0 && w < in[1]) p.taps.push_back({int64_t{i} * out[1] + j, int64_t{h} * in[1] + w, f});
+        if (h < 0 || h >= in[0] || w < 0 || w >= in[1]) continue;
+        p.taps.push_back({int64_t{i} * out[1] + j, int64_t{h} * in[1] + w, f});
       }
     }
   }
