@@ -94,8 +94,8 @@ using HaloDweightSums = float[Tile::kUnits][Tile::kProducts][4];
 // from a pixel's own place; `halo` and `cotangent`, where tiles lie in `shared`.
 template <typename Tile>
 KNNCONV_DEVICE void MultiplyTile(const HaloDweightPlan& plan, const HaloSlice& slice, int tile_number,
-                                 const char* shared, int halo, int cotangent, const int (&place)[Tile::kUnits], bool sums_bias,
-                                 HaloDweightSums<Tile>& sums, float (&bias)[Tile::kProducts][2]) {
+                                 const char* shared, int halo, int cotangent, const int (&place)[Tile::kUnits],
+                                 bool sums_bias, HaloDweightSums<Tile>& sums, float (&bias)[Tile::kProducts][2]) {
   using T = typename Tile::T;
   const int lane = threadIdx.x % kWarpSize, across = threadIdx.x / kWarpSize / Tile::kWarpsDown;
   const int matrix = lane / 8, inner = lane % 8;
