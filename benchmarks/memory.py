@@ -46,7 +46,7 @@ def temporary_bytes(compiled: Any) -> int | None:
     return None if analysis is None else int(analysis.temp_size_in_bytes)
 
 
-def _return_freed_memory() -> None:
+def return_freed_memory() -> None:
     """Give what malloc keeps back to the system, so that new memory is seen as growth; where malloc can (glibc)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -58,6 +58,11 @@ def _status_bytes(field: str) -> int:
         if line.startswith(field):
             return int(line.split()[1]) * 1024
     raise OSError(f"/proc/self/status has no {field}")
+
+
+def resident_bytes() -> int:
+    """What this process holds now."""
+    return psutil.Process().memory_info().rss
 
 
 def _by_kernel(function: Callable[[], Any]) -> Growth:
@@ -91,7 +96,7 @@ def _by_polling(function: Callable[[], Any]) -> Growth:
 def resident_growth(function: Callable[[], Any]) -> Growth:
     """Growth of this process's resident memory during a call."""
     gc.collect()
-    _return_freed_memory()
+    return_freed_memory()
     try:
         return _by_kernel(function)
     except OSError:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import optax
 from digits_data import Split, batches
+from digits_devices import Placement
 from flax import nnx
 from tqdm import tqdm
 
@@ -45,7 +46,15 @@ _evaluate = nnx.jit(_loss)
 
 
 def train(
-    name: str, make: Any, train_split: Split, test_split: Split, *, epochs: int, seed: int, log: Callable[[Epoch], None]
+    name: str,
+    make: Any,
+    train_split: Split,
+    test_split: Split,
+    *,
+    epochs: int,
+    seed: int,
+    placement: Placement,
+    log: Callable[[Epoch], None],
 ) -> list[Epoch]:
     """Build the model class `make` from the seed and train it; each epoch is handed to `log` as it ends.
 
@@ -57,14 +66,16 @@ def train(
     steps = epochs * (len(train_split.labels) // BATCH)
     schedule = optax.cosine_decay_schedule(_LEARNING_RATE, steps)
     optimizer = nnx.Optimizer(model, optax.adamw(schedule), wrt=nnx.Param)
+    placement.replicate_modules(model, optimizer)
+    test_split = placement.replicate(test_split)
     rng = np.random.default_rng(seed)
     history: list[Epoch] = []
     start = time.perf_counter()
-    with tqdm(total=steps, desc=f"{name:>5}", unit="step") as bar:
+    with tqdm(total=steps, desc=f"{name:>5}", unit="step", disable=jax.process_index() > 0) as bar:
         for epoch in range(1, epochs + 1):
             losses = []
             for batch in batches(train_split, BATCH, rng):
-                losses.append(_step(model, optimizer, batch))
+                losses.append(_step(model, optimizer, placement.split(batch)))
                 bar.update()
             test_loss, accuracy = (float(value) for value in _evaluate(model, test_split))
             seconds = time.perf_counter() - start

@@ -16,6 +16,7 @@ from jax_knnconv.doctor import doctor
 from jax_knnconv.grids import grid_table, submanifold_table
 from jax_knnconv.interop import from_fovi, from_linear
 from jax_knnconv.knn import knn_backward, knn_conv, knn_dinput, knn_dweight
+from jax_knnconv.shardings import table_shardings
 from jax_knnconv.table import NeighborTable
 
 register_installed()
@@ -41,4 +42,5 @@ __all__ = [
     "knn_table",
     "radius_table",
     "submanifold_table",
+    "table_shardings",
 ]

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
-from jax_knnconv._bias_gradient import bind_bias_gradient
-from jax_knnconv._bias_gradient import primitive as bias_gradient
+from jax_knnconv._bias_gradient import bias_gradient_equation, bind_bias_gradient
 from jax_knnconv._cast import clip_cast
+from jax_knnconv._partition import as_sharded
 from jax_knnconv._primitive import (
     absent,
     add_group,
@@ -145,13 +145,13 @@ class Family:
         if ad.is_undefined_primal(x):
             dtype, groups = x.aval.dtype, x.aval.shape[:group_rank]
             dx = self.dinput(ct, w, table, spec=spec, out_dtype=_wide(groups, dtype), group_rank=group_rank)
-            return [sum_groups(dx, groups, dtype), None, None, *nothing]
+            return [_like(sum_groups(dx, groups, dtype), x), None, None, *nothing]
         if ad.is_undefined_primal(w):
             g = _to(ct, w.aval.dtype)
             dw, _ = self.dweight(x, g, table, spec=spec, out_dtype=w.aval.dtype, groups=w.aval.shape[:group_rank])
-            return [None, dw, None, *nothing]
+            return [None, _like(dw, w), None, *nothing]
         db = bind_bias_gradient(ct, table, spec=spec, groups=bias.aval.shape[:group_rank])
-        return [None, None, db.astype(bias.aval.dtype), *nothing]
+        return [None, None, _like(db.astype(bias.aval.dtype), bias), *nothing]
 
     def _forward_batch(self, args: Any, dims: Any, **params: Any) -> Any:
         params = without_call(params)
@@ -185,11 +185,11 @@ class Family:
             dg = self.forward(
                 _to(ct, w.dtype), w, None, table, spec=spec, out_dtype=_wide(groups, dtype), group_rank=group_rank
             )
-            return [sum_groups(dg, groups, dtype), None, *nothing]
+            return [_like(sum_groups(dg, groups, dtype), g), None, *nothing]
         dw, _ = self.dweight(
             _to(ct, g.dtype), g, table, spec=spec, out_dtype=w.aval.dtype, groups=w.aval.shape[:group_rank]
         )
-        return [None, dw, *nothing]
+        return [None, _like(dw, w), *nothing]
 
     def _dinput_batch(self, args: Any, dims: Any, **params: Any) -> Any:
         params = without_call(params)
@@ -231,14 +231,14 @@ class Family:
                 return [None, None, *nothing]
             dtype, shared = x.aval.dtype, x.aval.shape[:rank]
             dx = self.dinput(g, _to(ct_dw, g.dtype), table, spec=spec, out_dtype=_wide(shared, dtype), group_rank=rank)
-            return [sum_groups(dx, shared, dtype), None, *nothing]
+            return [_like(sum_groups(dx, shared, dtype), x), None, *nothing]
         if _zero(ct_dw) and (_zero(ct_db) or not with_bias):
             return [None, None, *nothing]
         dtype, shared = g.aval.dtype, g.aval.shape[:rank]
         w = jnp.zeros(ct_dw.aval.shape, dtype) if _zero(ct_dw) else _to(ct_dw, dtype)
         bias = None if _zero(ct_db) or not with_bias else ct_db
         dg = self.forward(x, w, bias, table, spec=spec, out_dtype=_wide(shared, dtype), group_rank=rank)
-        return [None, sum_groups(dg, shared, dtype), *nothing]
+        return [None, _like(sum_groups(dg, shared, dtype), g), *nothing]
 
     def _dweight_batch(self, args: Any, dims: Any, **params: Any) -> Any:
         params = without_call(params)
@@ -250,18 +250,19 @@ class Family:
 
     def _dweight_dce(self, used: Sequence[bool], eqn: Any) -> Any:
         """Where only db is used, leave the product out."""
-        params = eqn.params
         if not any(used):
             return [False] * len(eqn.invars), None
         if not used[0]:
-            new = eqn.replace(
-                primitive=bias_gradient,
-                params={"spec": params["spec"], "groups": params["groups"]},
-                invars=eqn.invars[1:],
-                outvars=eqn.outvars[1:],
-            )
-            return [False] + [True] * (len(eqn.invars) - 1), new
+            _, g, *table = eqn.invars
+            new = bias_gradient_equation(eqn, g, table, eqn.outvars[1])
+            live = len(new.invars)
+            return [False] + [True] * live + [False] * (len(table) + 1 - live), new
         return [True] * len(eqn.invars), eqn
+
+
+def _like(value: Any, primal: Any) -> Any:
+    """A cotangent with the Explicit sharding of the operand that it belongs to."""
+    return as_sharded(value, primal.aval)
 
 
 def _wide(groups: Sequence[Any], dtype: Any) -> Any:

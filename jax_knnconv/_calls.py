@@ -15,8 +15,17 @@ import jax.numpy as jnp
 
 from jax_knnconv._bilinear import Calls
 from jax_knnconv._dispatch import Handler, handler_primitive
-from jax_knnconv._partition import Labels, add_over, is_first, partitioned
-from jax_knnconv._primitive import ABSENT, group_sizes, is_absent, local_groups
+from jax_knnconv._partition import (
+    Labels,
+    Shards,
+    add_over,
+    is_first,
+    label_operands,
+    label_summed,
+    lead_labels,
+    partitioned,
+)
+from jax_knnconv._primitive import ABSENT, group_sizes, local_groups
 from jax_knnconv._workspace import dinput_workspace, packed_weights, partial_sums
 from jax_knnconv._xla.groups import sum_over_groups
 
@@ -40,37 +49,18 @@ class Operation(NamedTuple):
     forward: Pass
     dinput: Pass
     dweight: Pass
+    # (orders, rows=, shards=) -> a table's derived orders less the taps of rows that other shards have
+    of_shard: Callable[..., Sequence[Any]] | None = None
 
 
 def _struct(shape: Sequence[Any], dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
-def label_operands(rank: int, parts: Sequence[tuple[Any, Sequence[str]]]) -> tuple[tuple[str, ...], ...]:
-    """Labels of operands given as (operand, labels of the dimensions after the groups)."""
-    sizes = group_sizes(rank, [operand for operand, _ in parts])
-    found: list[tuple[str, ...]] = []
-    for position, (operand, rest) in enumerate(parts):
-        if is_absent(operand):
-            found.append((f"absent{position}",))
-            continue
-        groups = [
-            f"g{i}" if operand.shape[i] == size else f"g{i}shared{position}"
-            for i, size in zip(range(rank), sizes, strict=True)
-        ]
-        found.append((*groups, *rest))
-    return tuple(found)
-
-
-def kept_labels(labels: Sequence[Sequence[str]], *more: str) -> frozenset[str]:
-    """The labels of groups and batch, and some more."""
-    kinds = {name for names in labels for name in names if name[0] in "gb" and "shared" not in name}
-    return frozenset(kinds | set(more))
-
-
 def make_calls(op: Operation) -> Calls:
     """The traceable forward, dinput and dweight of an operation."""
     x_rank, y_rank = len(op.inputs) + 1, len(op.outputs) + 1
+    rows = frozenset(op.outputs if op.forward.table else ())  # the output rows, where each has its own taps
 
     def batch_labels(operand: Any, rank: int, fixed: int) -> tuple[str, ...]:
         return tuple(f"b{i}" for i in range(operand.ndim - rank - fixed))
@@ -103,19 +93,16 @@ def make_calls(op: Operation) -> Calls:
         after = [(*batch, *op.inputs, "c"), (*op.slots, "c", "o"), ("o",), *op.forward.table_labels]
         names = label_operands(group_rank, list(zip(operands, after, strict=True)))
         result = (*(f"g{i}" for i in range(group_rank)), *batch, *op.outputs, "o")
-        rows = op.outputs if used else ()
-        labels = Labels(names, (result,), kept=kept_labels(names, "o", *rows), summed=frozenset(["c"]))
+        sharded = lead_labels(names) | rows | {"c", "o"}
+        labels = Labels(names, (result,), sharded, summed=(frozenset("c"),))
 
-        def local(x: Any, w: Any, bias: Any, *used: Any, summed_over: Sequence[str]) -> Any:
+        def local(x: Any, w: Any, bias: Any, *used: Any, shards: Shards) -> Any:
             params = {"spec": spec, "group_rank": group_rank, "implementation": spec.implementation}
-            if not summed_over:
+            if not any(shards.sums):
                 return forward_handler.bind(x, w, bias, *used, out_dtype=out_dtype, **params)
-            bias = jnp.where(is_first(summed_over), bias, 0)
-            return add_over(
-                forward_handler.bind(x, w, bias, *used, out_dtype=jnp.dtype(jnp.float32), **params),
-                summed_over,
-                [out_dtype],
-            )
+            bias = jnp.where(is_first(shards.sums[0]), bias, 0)
+            partial = forward_handler.bind(x, w, bias, *used, out_dtype=jnp.dtype(jnp.float32), **params)
+            return add_over(partial, shards.sums, [out_dtype])
 
         return partitioned(local, labels, operands)
 
@@ -146,15 +133,16 @@ def make_calls(op: Operation) -> Calls:
         after = [(*batch, *op.outputs, "o"), (*op.slots, "c", "o"), *op.dinput.table_labels]
         names = label_operands(group_rank, list(zip(operands, after, strict=True)))
         result = (*(f"g{i}" for i in range(group_rank)), *batch, *op.inputs, "c")
-        labels = Labels(names, (result,), kept=kept_labels(names, "c"), summed=frozenset(["o"]))
+        labels = Labels(names, (result,), lead_labels(names) | rows | {"c", "o"}, summed=(rows | {"o"},))
 
-        def local(g: Any, w: Any, *used: Any, summed_over: Sequence[str]) -> Any:
+        def local(g: Any, w: Any, *used: Any, shards: Shards) -> Any:
             params = {"spec": spec, "group_rank": group_rank, "implementation": spec.implementation}
-            if not summed_over:
+            if op.of_shard is not None:
+                used = tuple(op.of_shard(used, rows=g.shape[-2], shards=shards))
+            if not any(shards.sums):
                 return dinput_handler.bind(g, w, *used, out_dtype=out_dtype, **params)
-            return add_over(
-                dinput_handler.bind(g, w, *used, out_dtype=jnp.dtype(jnp.float32), **params), summed_over, [out_dtype]
-            )
+            partial = dinput_handler.bind(g, w, *used, out_dtype=jnp.dtype(jnp.float32), **params)
+            return add_over(partial, shards.sums, [out_dtype])
 
         return partitioned(local, labels, operands)
 
@@ -192,24 +180,21 @@ def make_calls(op: Operation) -> Calls:
         operands = (x, g, *used)
         after = [(*batch, *op.inputs, "c"), (*batch, *op.outputs, "o"), *op.dweight.table_labels]
         names = label_operands(rank, list(zip(operands, after, strict=True)))
-        sizes = group_sizes(rank, operands)
-        shared = {f"g{i}" for i in range(rank) if groups[i] == 1 and sizes[i] != 1}
-        result_groups = tuple(f"g{i}" if f"g{i}" not in shared else f"g{i}result" for i in range(rank))
+        result_groups, shared = label_summed(groups, operands)
         results = ((*result_groups, *op.slots, "c", "o"), (*result_groups, "o") if with_bias else ("no_db",))
-        labels = Labels(
-            names,
-            results,
-            kept=kept_labels(names, "c", "o") - shared - set(batch),
-            summed=frozenset(shared | set(batch)),
-        )
+        summed = rows.union(shared, batch)
+        labels = Labels(names, results, lead_labels(names) | rows | {"c", "o"}, summed=(summed, summed))
 
-        def local(x: Any, g: Any, *used: Any, summed_over: Sequence[str]) -> Any:
+        def local(x: Any, g: Any, *used: Any, shards: Shards) -> Any:
             params = {"spec": spec, "with_bias": with_bias, "implementation": spec.implementation}
             params["groups"] = local_groups(groups, (x, g, *used))
-            if not summed_over:
+            if op.of_shard is not None:
+                orders = len(op.forward.table)
+                used = (*used[:orders], *op.of_shard(used[orders:], rows=g.shape[-2], shards=shards))
+            if not any(shards.sums):
                 return dweight_handler.bind(x, g, *used, out_dtype=out_dtype, **params)
             partial = dweight_handler.bind(x, g, *used, out_dtype=jnp.dtype(jnp.float32), **params)
-            return add_over(partial, summed_over, [out_dtype, jnp.float32])
+            return add_over(partial, shards.sums, [out_dtype, jnp.float32])
 
         return partitioned(local, labels, operands)
 

@@ -41,9 +41,10 @@ def _call(*operands: Any, present: tuple[bool, bool], dtype: Any, implementation
     remaining = iter(operands)
     g, x = (next(remaining) if there else _primitive.absent() for there in present)
     g_dims, x_dims = (tuple(f"{name}{i}" for i in range(v.ndim)) for name, v in (("g", g), ("x", x)))
-    labels = Labels((g_dims, x_dims), (g_dims, x_dims), kept=frozenset(g_dims + x_dims), summed=frozenset())
+    nothing: frozenset[str] = frozenset()
+    labels = Labels((g_dims, x_dims), (g_dims, x_dims), frozenset(g_dims + x_dims), summed=(nothing, nothing))
     results = partitioned(
-        lambda g, x, summed_over: _handler.bind(g, x, dtype=dtype, implementation=implementation), labels, (g, x)
+        lambda g, x, shards: _handler.bind(g, x, dtype=dtype, implementation=implementation), labels, (g, x)
     )
     return [result for result, there in zip(results, present, strict=True) if there]
 

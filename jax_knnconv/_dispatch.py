@@ -53,13 +53,17 @@ _warned: set[tuple[str, str]] = set()  # (platform, reason) already told, until 
 
 
 def why_not(operation: str, platform: str, implementation: str = "auto") -> str | None:
-    """The reason why a compiled operation cannot run on a platform, or None if it can.
+    """The reason why a compiled operation cannot run on a platform, or None if it can or none of its devices is here.
 
     Success is remembered for each kind of device; a failure is looked at again every time, so that a path that works
     again is used again.
     """
     if platform not in _PLATFORMS_OF[implementation]:
         return f"implementation {implementation!r} does not exist on platform {platform!r}"
+    try:
+        device = jax.local_devices(backend=platform)[0]
+    except RuntimeError:
+        return None  # lowered for another machine: what is installed and runs there cannot be asked here
     backend = _ffi.load_backend(platform)
     if backend.reason is not None:
         return backend.reason
@@ -67,10 +71,6 @@ def why_not(operation: str, platform: str, implementation: str = "auto") -> str 
         return f"target {_ffi.target_name(operation)!r} is not registered for platform {platform!r}"
     if implementation not in ("auto", "cpu") and implementation not in backend.implementations:
         return f"the {platform} module was built without the {implementation!r} kernels"
-    try:
-        device = jax.local_devices(backend=platform)[0]
-    except RuntimeError:
-        return None  # lowered for another machine: there is no device here to ask
     key = (platform, device.device_kind, operation)
     with _lock:
         if key in _proven:
@@ -129,10 +129,12 @@ def _warn_once(operation: str, platform: str, reason: str) -> None:
 
 
 def _lower_fallback(handler: Handler, ctx: Any, operands: Sequence[Any], static: dict[str, Any]) -> Any:
-    # A shard computes by itself: the axes over which its operands vary are no concern of the function.
+    # A shard computes by itself: the axes over which its operands vary are no concern of the function, nor is the mesh
+    # around: under Explicit axes arrays would carry shardings, which mean nothing in a program of one device.
     local = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
     function = functools.partial(handler.fallback, **static)
-    return mlir.lower_fun(function, multiple_results=True)(ctx.replace(avals_in=local), *operands)
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        return mlir.lower_fun(function, multiple_results=True)(ctx.replace(avals_in=local), *operands)
 
 
 def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementation: str, **static: Any) -> Any:

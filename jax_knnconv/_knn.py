@@ -9,6 +9,7 @@ import numpy as np
 
 from jax_knnconv._bilinear import Family
 from jax_knnconv._calls import Operation, Pass, make_calls
+from jax_knnconv._knn_shards import of_shard
 from jax_knnconv._primitive import absent
 from jax_knnconv._xla import knn as xla
 from jax_knnconv.table import NeighborTable
@@ -77,6 +78,7 @@ knn = Family(
             forward=Pass(FORWARD_ORDER, FORWARD_LABELS, empty_rows, _forward),
             dinput=Pass(SOURCE_ORDER, SOURCE_LABELS, lambda spec: {}, _dinput),
             dweight=Pass(FORWARD_ORDER + SLOT_ORDER, FORWARD_LABELS + SLOT_LABELS, empty_rows, _dweight),
+            of_shard=of_shard,
         )
     ),
 )

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
 from jax_knnconv import _primitive
-from jax_knnconv._calls import kept_labels, label_operands
 from jax_knnconv._dispatch import Handler, handler_primitive
 from jax_knnconv._knn import (
     FORWARD_LABELS,
@@ -28,7 +27,16 @@ from jax_knnconv._knn import (
     empty_rows,
     knn,
 )
-from jax_knnconv._partition import Labels, add_over, partitioned
+from jax_knnconv._knn_shards import of_shard
+from jax_knnconv._partition import (
+    Labels,
+    Shards,
+    add_over,
+    label_operands,
+    label_summed,
+    lead_labels,
+    partitioned,
+)
 from jax_knnconv._primitive import group_sizes, local_groups, zero_tangent
 from jax_knnconv._workspace import dinput_workspace, partial_sums
 from jax_knnconv._xla import knn as xla
@@ -94,29 +102,30 @@ def _call(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dtype:
         *SLOT_LABELS,
     ]
     names = label_operands(rank, list(zip(operands, after, strict=True)))
-    sizes = group_sizes(rank, operands)
-    shared = {f"g{i}" for i in range(rank) if groups[i] == 1 and sizes[i] != 1}
-    result_groups = tuple(f"g{i}result" if f"g{i}" in shared else f"g{i}" for i in range(rank))
+    result_groups, shared = label_summed(groups, operands)
     results = (
         (*(f"g{i}" for i in range(rank)), *batch, "n", "c"),
         (*result_groups, "v", "c", "o"),
         (*result_groups, "o"),
     )
-    # dx keeps what dw and db are summed over, so these labels stand on both sides.
-    labels = Labels(
-        names, results, kept=kept_labels(names) - shared - set(batch), summed=frozenset(shared | set(batch))
-    )
+    of_weight = frozenset({"m", *shared, *batch})
+    sharded = lead_labels(names) | {"m", "c", "o"}
+    labels = Labels(names, results, sharded, summed=(frozenset("mo"), of_weight, of_weight))
 
-    def local(*operands: Any, summed_over: Sequence[str]) -> Any:
-        dx, *partial = _handler.bind(
+    def local(g: Any, x: Any, w: Any, *table: Any, shards: Shards) -> Any:
+        orders = (table[i] for i in SOURCE_ORDER + SLOT_ORDER)
+        operands = (g, x, w, *(table[i] for i in FORWARD_ORDER), *of_shard(orders, rows=g.shape[-2], shards=shards))
+        dtypes = [dx_dtype, dw_dtype, jnp.dtype(jnp.float32)]
+        partial = [jnp.dtype(jnp.float32) if axes else d for axes, d in zip(shards.sums, dtypes, strict=True)]
+        results = _handler.bind(
             *operands,
             groups=local_groups(groups, operands),
             spec=spec,
-            dx_dtype=dx_dtype,
-            dw_dtype=jnp.dtype(jnp.float32) if summed_over else dw_dtype,
+            dx_dtype=partial[0],
+            dw_dtype=partial[1],
             implementation=spec.implementation,
         )
-        return [dx, *(add_over(partial, summed_over, [dw_dtype, jnp.float32]) if summed_over else partial)]
+        return add_over(results, shards.sums, dtypes)
 
     return partitioned(local, labels, operands)
 

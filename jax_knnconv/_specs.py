@@ -24,6 +24,10 @@ class DenseSpec:
     implementation: str = "auto"
     config: KernelConfig | None = None
 
+    def bias_table(self, table: Sequence[Any]) -> tuple[Any, ...]:
+        """What `live_rows` reads."""
+        return ()
+
     def live_rows(self, table: Sequence[Any]) -> None:
         """Every output row of a dense convolution takes the bias."""
         return None
@@ -39,6 +43,10 @@ class KnnSpec:
     zero_empty_rows: bool = False
     implementation: str = "auto"
     config: KernelConfig | None = None
+
+    def bias_table(self, table: Sequence[Any]) -> tuple[Any, ...]:
+        """What `live_rows` reads: indices and slots, where not every row takes the bias."""
+        return tuple(table[:2]) if self.zero_empty_rows else ()
 
     def live_rows(self, table: Sequence[Any]) -> Any:
         """[groups..., M]: rows that have a tap, where only those take the bias; None where all do."""

@@ -1,16 +1,16 @@
 """Values that are special to bfloat16 pairs, in every form that a tap's channels can take.
 
-Even channels may be multiplied as pairs, odd ones as float32; few columns take the dot form. All must agree on these.
+Channels may be multiplied as pairs or as float32; few columns take the dot form. All must agree on these.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from handler_calls import BF16, dense_forward, knn_forward
+from handler_calls import BF16, dense_dinput, dense_forward, knn_forward
 
-# (C_in, C_out): pairs read in place, pairs gathered, float32 by an odd number of channels, dot form.
-FORMS = [(64, 40), (6, 40), (33, 40), (64, 3)]
+# (C_in, C_out): pairs read in place, pairs gathered, pairs of which the last is padded, float32, dot form.
+FORMS = [(64, 40), (6, 40), (33, 40), (7, 40), (64, 3)]
 TINY = 2.0**-130  # subnormal in float32 and bfloat16
 
 
@@ -64,3 +64,17 @@ def test_subnormal_operands_count_in_full_or_not_at_all(channels):
     weight[...] = 2.0**100
     y = run(x, weight)
     assert np.isin(y, np.array([0, 2.0**-29], np.float32)).all()
+
+
+@pytest.mark.parametrize("channels", [(33, 40), (33, 16), (301, 40)])
+def test_the_padding_of_a_pair_reads_nothing(channels):
+    """The element behind a row of odd length is another row's."""
+    x, weight = np.ones((2, channels[0]), BF16), np.ones((1, *channels), BF16)
+    x[1] = np.nan
+    expected = np.array([[channels[0]] * channels[1], [np.nan] * channels[1]], np.float32)
+    np.testing.assert_array_equal(knn_forward(x, weight, np.array([[0], [1]], np.int32), dtype=np.float32), expected)
+    window = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    dense = dense_forward(x[None, None], weight[None], (1, 2), None, **window, dtype=np.float32)
+    np.testing.assert_array_equal(dense[0, 0], expected)
+    g, transposed = x[None, None], np.ascontiguousarray(weight[None].swapaxes(-1, -2))
+    np.testing.assert_array_equal(dense_dinput(g, transposed, (1, 2), **window, dtype=np.float32)[0, 0], expected)

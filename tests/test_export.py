@@ -1,24 +1,31 @@
-"""jax.export of forward and gradient, reloaded in a fresh process; the persistent compilation cache."""
+"""jax.export for CPU, CUDA and ROCm, reloaded in a fresh process; the persistent compilation cache."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jax_knnconv as jkc
 
-PROGRAM = """
-import sys, numpy as np, jax, jax.numpy as jnp
+TABLE = jkc.NeighborTable(np.array([[0, 1], [2, 3], [1, 2]]), num_inputs=4)
+SLOTTED = jkc.NeighborTable(np.array([[0, 1], [2, 9], [1, 2]]), [[0, 2], [1, 1], [2, 0]], num_inputs=4, num_slots=3)
+CHECKS = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jkc.export_targets()]
+PASSES = ("forward", "dinput", "dweight")
+
+RELOAD = """
+import sys, jax, numpy as np
 import jax_knnconv as jkc
 exported = jax.export.deserialize(bytearray(open(sys.argv[1], "rb").read()))
-for batch in (2, 5):
-    dw = exported.call(jnp.ones((batch, 4, 3)), jnp.ones((2, 3, 5)))
-    assert (np.asarray(dw) == batch * 3 * 30).all(), dw
+operands = np.load(sys.argv[2])
+results = exported.call(*(operands[name] for name in operands.files))
+np.savez(sys.argv[3], *jax.tree.leaves(results))
 """
 
 CACHED = """
@@ -33,22 +40,72 @@ print("hits", events.count("/jax/compilation_cache/cache_hits"))
 """
 
 
-def test_exported_gradient_runs_in_a_fresh_process(tmp_path):
-    """Case 36, with a symbolic batch size."""
-    table = jkc.NeighborTable(np.array([[0, 1], [2, 3], [1, 2]]), num_inputs=4)
+def step(x, weight, bias, image, kernel):
+    """A value and all gradients of both operations."""
 
+    def loss(x, weight, bias, image, kernel):
+        y = jkc.knn_conv(x, weight, SLOTTED, bias, compute_dtype="bfloat16")
+        return (y**2).sum() + (jkc.conv2d(image, kernel, stride=2, compute_dtype="bfloat16") ** 2).sum()
+
+    return jax.value_and_grad(loss, (0, 1, 2, 3, 4))(x, weight, bias, image, kernel)
+
+
+def operands(batch):
+    random = np.random.default_rng(0)
+    shapes = ((batch, 4, 3), (3, 3, 5), (5,), (batch, 6, 5, 3), (3, 3, 3, 4))
+    return [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def export(platforms):
+    """The step with a symbolic batch size."""
     (batch,) = jax.export.symbolic_shape("b")
-    x = jax.ShapeDtypeStruct((batch, 4, 3), jnp.float32)
-    checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jkc.export_targets()]
+    shapes = [
+        jax.ShapeDtypeStruct((batch, *value.shape[1:]) if i in (0, 3) else value.shape, jnp.float32)
+        for i, value in enumerate(operands(1))
+    ]
+    return jax.export.export(jax.jit(step), platforms=platforms, disabled_checks=CHECKS)(*shapes)
 
-    def taps(x, w):  # whole numbers throughout: each dw is a count
-        return jax.vjp(lambda w: jkc.knn_conv(x, w, table), w)[1](jnp.full((x.shape[0], 3, 5), 30.0))[0]
 
-    exported = jax.export.export(jax.jit(taps), disabled_checks=checks)(x, jax.ShapeDtypeStruct((2, 3, 5), jnp.float32))
-    path = tmp_path / "taps.bin"
-    path.write_bytes(exported.serialize())
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(path)], capture_output=True, text=True, timeout=300)
+def targets(exported):
+    return set(re.findall(r"jax_knnconv_\w+_v\d+", exported.mlir_module()))
+
+
+ALL_PASSES = {f"jax_knnconv_{kind}_{name}_v1" for kind in ("dense", "knn") for name in PASSES}
+
+
+def reload(exported, values, folder):
+    """The results of an exported program in a fresh process."""
+    program, given, returned = (folder / name for name in ("program.bin", "operands.npz", "results.npz"))
+    program.write_bytes(exported.serialize())
+    np.savez(given, *values)
+    command = [sys.executable, "-c", RELOAD, str(program), str(given), str(returned)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+    results = np.load(returned)
+    return [results[name] for name in results.files]
+
+
+@pytest.mark.parametrize("platforms", [["cpu"], ["cpu", "cuda", "rocm"]], ids=str)
+def test_exported_program_runs_in_a_fresh_process(platforms, tmp_path):
+    """Case 36: forward and all gradients, with a symbolic batch size."""
+    exported = export(platforms)
+    assert targets(exported) == {*ALL_PASSES, "jax_knnconv_cast_operands_v1"}
+    values = operands(5)
+    for got, want in zip(reload(exported, values, tmp_path), jax.tree.leaves(step(*values)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "rocm"])
+def test_lowered_for_a_gpu_elsewhere(platform):
+    """A machine without that GPU holds the calls of its kernels, without a warning; float32 products are pure JAX."""
+    assert targets(export([platform])) == {*ALL_PASSES, "jax_knnconv_cast_operands_v1"}
+    plain = jax.jit(lambda x, w: jkc.knn_conv(x, w, TABLE))
+    exact = jax.export.export(plain, platforms=[platform])(jnp.ones((2, 4, 3)), jnp.ones((2, 3, 5)))
+    assert targets(exact) == set()
+
+
+def test_every_target_is_listed_and_versioned():
+    assert {*ALL_PASSES, "jax_knnconv_knn_backward_v1", "jax_knnconv_cast_operands_v1"} == set(jkc.export_targets())
 
 
 def test_compilation_cache_hits_in_the_second_process(tmp_path):
@@ -62,7 +119,7 @@ def test_compilation_cache_hits_in_the_second_process(tmp_path):
     counts = []
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", CACHED], env=environment, capture_output=True, text=True, timeout=300
+            [sys.executable, "-c", CACHED], env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, done.stderr
         counts.append(int(done.stdout.split()[-1]))

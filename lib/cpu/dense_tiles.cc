@@ -164,7 +164,7 @@ int64_t RunLength(const std::vector<TapRun>& runs) {
 void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
   const Isa& isa = ActiveIsa();
   const int rank = pass.groups.rank();
-  const Image source(pass.source.dimensions(), rank, pass.panels.depth());
+  const Image source(pass.source.dimensions(), rank, pass.panels.row_elements());
   const Image output(pass.out.dimensions(), rank, pass.panels.columns());
   const int64_t row_bytes = ByteWidth(pass.read) * source.channels;
   const Dtype out_dtype = ToDtype(pass.out.element_type());
@@ -179,8 +179,8 @@ void RunDensePass(ffi::ThreadPool& pool, const DensePass& pass) {
   // Blocks of all classes, one after the other: first_block[c] is the number of blocks before class c.
   std::vector<int64_t> first_block{0};
   std::vector<std::vector<TapRun>> runs;
-  const int64_t joined =
-      dot || long_taps ? 1 : std::max<int64_t>(1, kTileDepth / std::max<int64_t>(1, source.channels));
+  const bool single = dot || long_taps || pass.panels.padded();
+  const int64_t joined = single ? 1 : std::max<int64_t>(1, kTileDepth / std::max<int64_t>(1, source.channels));
   for (const WindowClass& residue : pass.plan.classes) {
     first_block.push_back(first_block.back() + CeilDiv(output.batch * residue.size[0] * residue.size[1], tasks.rows));
     runs.push_back(JoinTaps(residue.taps, joined));

@@ -88,6 +88,9 @@ struct DweightCall {
     columns = wd[wd.size() - 1];
   }
 
+  // Whether products can be taken in pairs of bfloat16, two rows at a time.
+  bool TakesPairs(const Isa& isa) const { return isa.outer_pair_product != nullptr && g_dtype == Dtype::kBF16; }
+
   // Whether members differ along a group dimension.
   bool IsSummed(int dimension) const { return dw.dimensions()[dimension] != groups.size(dimension); }
 

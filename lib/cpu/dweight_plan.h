@@ -9,8 +9,8 @@
 
 namespace knnconv::cpu {
 
-// Taps summed in one chain in registers. Longer chains lose bits; at 64, adding them up costs 5 % of the time.
-inline constexpr int kTapTile = 64;
+// Steps summed in one chain in registers. Longer chains lose bits; at 128, adding them up costs 5 % of the time.
+inline constexpr int kTapTile = 128;
 // Rows whose sums lie in one tile before that is added to the total: bounds the second chain likewise.
 inline constexpr int64_t kStretchRows = 4096;
 inline constexpr int64_t kColumnGroup = 256;  // columns of dw of one task, at most
@@ -18,7 +18,8 @@ inline constexpr int64_t kBandArea = 1 << 16;  // sums of one task: 256 KB, a pa
 inline constexpr int64_t kBandSlots = 128;     // slots of one task, at most
 inline constexpr int kMaxBlockRows = 1024;  // rows of g held at once as fp32 panels
 inline constexpr int64_t kStackedChannels = 8;  // slots of so many channels or fewer share a tile of x
-inline constexpr int kPanelElements = 2 * kTapTile * kColumnGroup;
+inline constexpr int kPanelRows = kTapTile + kTapTile / 8 + 2;  // see LineForm::kMinPairedWidth
+inline constexpr int kPanelElements = kPanelRows * kColumnGroup;
 
 // One task's part of dw and of the rows.
 struct DweightTile {
@@ -33,14 +34,15 @@ struct DweightTile {
 struct DweightPlan {
   int64_t results, members, rows, slots, channels, columns;
 
-  int64_t block_rows, slices, slice_blocks;
+  int64_t block_rows, panel_rows, slices, slice_blocks;
   int64_t band_slots, slot_bands, channel_bands, column_groups;
   int64_t column_stride;  // of a task's sums
 
   // `rows` are a member's; the call's `max_slices` sums of one result are shared by all results.
-  static DweightPlan Make(const DweightCall& call, int64_t rows, double taps_per_row_and_slot) {
+  // `pairs`: two rows are one step of a sum.
+  static DweightPlan Make(const DweightCall& call, int64_t rows, double taps_per_row_and_slot, bool pairs) {
     const int64_t slots = call.slots, channels = call.channels, columns = call.columns;
-    DweightPlan plan{call.results, call.members, rows, slots, channels, columns, 0, 0, 0, 0, 0, 0, 0, 0};
+    DweightPlan plan{call.results, call.members, rows, slots, channels, columns, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     plan.column_groups = CeilDiv(columns, kColumnGroup);
     plan.column_stride = CeilDiv(std::min(columns, kColumnGroup), 16) * 16;
     const int64_t band_rows = kBandArea / std::max<int64_t>(1, plan.column_stride);
@@ -51,15 +53,16 @@ struct DweightPlan {
 
     // Panels of few columns leave room for more rows, which tables with few taps a slot need to fill a tile.
     const int64_t padded = CeilDiv(std::min<int64_t>(columns, kColumnGroup), 32) * 32;
-    plan.block_rows = kTapTile;
+    plan.block_rows = pairs ? 2 * kTapTile : kTapTile;
+    plan.panel_rows = kPanelRows;
     while (plan.block_rows * 2 * padded <= kPanelElements && plan.block_rows < kMaxBlockRows &&
            plan.block_rows * taps_per_row_and_slot < kTapTile / 2) {
-      plan.block_rows *= 2;
+      plan.panel_rows = plan.block_rows *= 2;
     }
 
     const int64_t all_rows = call.members * rows, blocks = std::max<int64_t>(1, CeilDiv(all_rows, plan.block_rows));
     const int64_t bands = call.results * plan.slot_bands * plan.channel_bands * plan.column_groups;
-    constexpr int64_t kEnoughTasks = 64, kMinSliceRows = 256;
+    constexpr int64_t kEnoughTasks = 64, kMinSliceRows = 512;
     plan.slices = std::min({call.max_slices / std::max<int64_t>(1, call.results), all_rows / kMinSliceRows,
                             CeilDiv(kEnoughTasks, std::max<int64_t>(1, bands)), blocks});
     plan.slices = std::max<int64_t>(1, plan.slices);

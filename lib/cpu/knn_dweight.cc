@@ -1,6 +1,8 @@
 #include "cpu/knn_dweight.h"
 
 #include "cpu/dweight.h"
+#include "cpu/dweight_pairs.h"
+#include "cpu/dweight_taps.h"
 #include "cpu/handlers.h"
 
 namespace knnconv::cpu {
@@ -50,6 +52,8 @@ struct KnnTable {
 
 // A table without slots: slot v's tap of row m is indices[m, v].
 struct ColumnTaps {
+  static constexpr bool kHasRuns = true;
+
   KnnTable table;
 
   void Start(int64_t) {}
@@ -64,9 +68,7 @@ struct ColumnTaps {
     });
   }
 
-  int64_t Stackable(int64_t, int64_t) const { return table.channels <= kStackedChannels ? 1 : 0; }
-
-  void Stack(int64_t slot, int64_t, int64_t begin, int64_t end, RowRun* runs) const {
+  void Runs(int64_t slot, int64_t begin, int64_t end, RowRun* runs) const {
     const int32_t channels = int32_t(table.channels);
     table.Pieces(begin, end, [&](int64_t b, int64_t m, int64_t m_end, int64_t row) {
       const int32_t* index = table.indices + m * table.neighbours + slot;
@@ -82,6 +84,8 @@ struct ColumnTaps {
 // A table with slots: the taps of slot v are entries [offset(v), offset(v + 1)) of the slot order, in rows' order.
 class SlotTaps {
  public:
+  static constexpr bool kHasRuns = false;
+
   SlotTaps(const KnnTable& table, const uint32_t* offsets, const int32_t* rows, const int32_t* sources, int64_t entries)
       : table_(table), offsets_(offsets), rows_(rows), sources_(sources), entries_(entries) {}
 
@@ -105,8 +109,6 @@ class SlotTaps {
     });
   }
 
-  int64_t Stackable(int64_t, int64_t) const { return 0; }
-  void Stack(int64_t, int64_t, int64_t, int64_t, RowRun*) const {}
   int CountedRows(int64_t begin, int64_t end, int32_t* rows) const { return table_.CountedRows(begin, end, rows); }
 
  private:
@@ -166,14 +168,21 @@ ffi::Error RunKnnDweight(ffi::ThreadPool& pool, ffi::AnyBuffer x, ffi::AnyBuffer
   };
   const int64_t rows = call.batch * id[rank];
   const double taps_per_row_and_slot = has_slots && call.slots > 0 ? double(id[rank + 1]) / double(call.slots) : 1;
-  const auto plan = DweightPlan::Make(call, rows, taps_per_row_and_slot);
+  // Rows that lack the slot would leave pairs half empty.
+  const bool pairs = !has_slots && call.TakesPairs(ActiveIsa());
+  const auto plan = DweightPlan::Make(call, rows, taps_per_row_and_slot, pairs);
   if (has_slots) {
-    RunDweight(pool, plan, call, [&](int64_t group) {
+    RunDweight<TapForm>(pool, plan, call, [&](int64_t group) {
       return SlotTaps(table_of(group), reinterpret_cast<const uint32_t*>(words(slot_offsets, group)),
                       words(slot_rows, group), words(slot_sources, group), rd[rank]);
     });
   } else {
-    RunDweight(pool, plan, call, [&](int64_t group) { return ColumnTaps{table_of(group)}; });
+    const auto taps_of = [&](int64_t group) { return ColumnTaps{table_of(group)}; };
+    if (pairs) {
+      RunDweight<PairForm>(pool, plan, call, taps_of);
+    } else {
+      RunDweight<TapForm>(pool, plan, call, taps_of);
+    }
   }
   return ffi::Error::Success();
 }

@@ -15,17 +15,21 @@ namespace {
 
 int64_t Nodes(const KnnPass& pass) { return pass.out.dimensions()[pass.out.dimensions().size() - 2]; }
 
+// Sources of so few bytes stay in the cache: asking for their rows ahead would only take time.
+constexpr int64_t kNearBytes = 1 << 17;
+
 // Adds the taps of a block whose slot is the column: all rows have their k-th tap in slot k. Marks nodes that have any.
 template <typename Sums>
 void AddColumns(const KnnBlock& block, const int32_t* indices, int64_t row_columns, int64_t columns, Sums& sums,
                 char* used) {
   const int64_t batches = block.batches.size();
+  const bool prefetched = block.batch_bytes > kNearBytes;
   const void* pointers[kBlockRows];
   for (int64_t k = 0; k < columns; ++k) {
     bool any = false;
     for (int64_t n = 0; n < block.nodes.size(); ++n) {
       const int32_t index = indices[n * row_columns + k];
-      if (k + 1 < columns && !IsHole(indices[n * row_columns + k + 1], block.sources)) {
+      if (prefetched && k + 1 < columns && !IsHole(indices[n * row_columns + k + 1], block.sources)) {
         const int64_t next = indices[n * row_columns + k + 1] * block.row_bytes;
         for (int64_t b = 0; b < batches; ++b) PrefetchRow(block.Batch(b) + next, block.row_bytes);
       }

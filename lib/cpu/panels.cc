@@ -12,6 +12,9 @@ struct SlotPacker {
   const Panels& panels;
   Dtype dtype;
 
+  // Elements of the weight along the reduced channels.
+  int64_t channels() const { return panels.pairs() ? 2 * panels.depth() - panels.padded() : panels.depth(); }
+
   const char* Row(const char* slot, int64_t row, int64_t columns) const {
     return slot + row * columns * ByteWidth(dtype);
   }
@@ -42,12 +45,14 @@ struct SlotPacker {
       const int64_t begin = panel * kPanelColumns, width = panels.PanelColumns(panel);
       const int64_t used = std::min(width, columns - begin);
       if (panels.pairs()) {
+        const bool whole = 2 * d + 1 < channels();
         const char* low = Row(slot, 2 * d, columns) + begin * 2;
-        const char* high = Row(slot, 2 * d + 1, columns) + begin * 2;
+        const char* high = whole ? low + columns * 2 : low;
         uint16_t pairs[kPanelColumns][2] = {};
         for (int64_t n = 0; n < used; ++n) {
           std::memcpy(&pairs[n][0], low + 2 * n, 2);
           std::memcpy(&pairs[n][1], high + 2 * n, 2);
+          pairs[n][1] = whole ? pairs[n][1] : 0;
         }
         std::memcpy(dst, pairs, width * sizeof(float));
       } else {
@@ -64,7 +69,15 @@ struct SlotPacker {
     const int64_t used = std::min(width, panels.columns() - begin);
     float stripe[kPanelColumns][kStripe];
     for (int64_t n = used; n < width; ++n) std::fill(stripe[n], stripe[n] + kStripe, 0.0f);
-    for (int64_t n = 0; n < used; ++n) LoadPart(Row(slot, begin + n, panels.depth()), first, length, stripe[n]);
+    for (int64_t n = 0; n < used; ++n) {
+      const char* row = Row(slot, begin + n, channels());
+      if (panels.pairs()) {
+        stripe[n][length - 1] = 0;
+        std::memcpy(stripe[n], row + first * 4, std::min(length * 4, channels() * 2 - first * 4));
+      } else {
+        LoadPart(row, first, length, stripe[n]);
+      }
+    }
     for (int64_t d = 0; d < length; ++d, dst += width) {
       for (int64_t n = 0; n < width; ++n) dst[n] = stripe[n][d];
     }
@@ -88,10 +101,9 @@ struct SlotPacker {
 
 void PackWeights(ffi::ThreadPool& pool, const Isa& isa, const void* weight, Dtype dtype, int64_t groups, Reduce reduce,
                  const Panels& panels, float* packed) {
-  // Pairs along a row are moved as if they were floats.
-  const SlotPacker packer{isa, panels, panels.pairs() && reduce == Reduce::kOutput ? Dtype::kF32 : dtype};
+  const SlotPacker packer{isa, panels, dtype};
   const int64_t slots = panels.slots(), depth = panels.depth();
-  const int64_t slot_bytes = depth * panels.columns() * (panels.pairs() ? 4 : ByteWidth(dtype));
+  const int64_t slot_bytes = packer.channels() * panels.columns() * ByteWidth(dtype);
   if (slot_bytes == 0) return;
   const int64_t stripes = CeilDiv(depth, SlotPacker::kStripe), items = groups * slots * stripes;
   // Tasks of some 64 KB, so that small weights do not pay for the hand-over to other threads.

@@ -3,7 +3,8 @@
 // Tile form: [panel][slot][depth][columns], 32 columns a panel, 16 in a last panel that needs no more.
 // Dot form, for few columns: [slot][column][depth], depth rounded up to kDotLanes.
 // `depth` counts the reduced channels (C in forward, O in dinput), `columns` the others; the fill is zero.
-// Pair form: the tile form of bfloat16 pairs, each in the place of a float; depth then counts pairs.
+// Pair form: the tile form of bfloat16 pairs, each in the place of a float; depth then counts pairs. The last pair of
+// an odd number of channels is padded with a zero.
 #pragma once
 
 #include <algorithm>
@@ -23,13 +24,16 @@ class Panels {
         steps_(dot_ ? CeilDiv(depth, kDotLanes) * kDotLanes : depth) {}
 
   // The pair form where the instruction set, the operands and the shape allow it. Source rows are then read as depth()
-  // pairs, as if they were floats.
+  // pairs, as if they were floats, unless those are padded.
   static Panels MakePairs(const Isa& isa, Source* read, int64_t slots, int64_t depth, int64_t columns) {
+    constexpr int64_t kMinPadded = 9;  // shorter taps are better joined, as floats
     Panels panels(slots, depth, columns);
-    if (isa.pair_product == nullptr || *read != Source::kBF16 || depth % 2 != 0 || panels.dot_) return panels;
+    if (isa.pair_product == nullptr || *read != Source::kBF16 || panels.dot_) return panels;
+    panels.padded_ = depth % 2 != 0;
+    if (panels.padded_ && depth < kMinPadded) return Panels(slots, depth, columns);
     panels.pairs_ = true;
-    panels.depth_ = panels.steps_ = depth / 2;
-    *read = Source::kF32;
+    panels.depth_ = panels.steps_ = CeilDiv(depth, 2);
+    if (!panels.padded_) *read = Source::kF32;
     return panels;
   }
 
@@ -38,6 +42,9 @@ class Panels {
   int64_t columns() const { return columns_; }
   bool dot() const { return dot_; }
   bool pairs() const { return pairs_; }
+  bool padded() const { return padded_; }
+  // Elements of a source row, as they are read.
+  int64_t row_elements() const { return padded_ ? 2 * depth_ - 1 : depth_; }
   // k-steps that a tap takes in an A tile.
   int64_t steps() const { return steps_; }
 
@@ -62,7 +69,7 @@ class Panels {
   int64_t slots_, depth_, columns_;
   bool dot_;
   int64_t steps_;
-  bool pairs_ = false;
+  bool pairs_ = false, padded_ = false;
 };
 
 // Which channels of weight [V, C, O] are reduced.

@@ -27,11 +27,12 @@ class TileBlock {
   // Starts a block of rows whose sums are zero.
   void Begin(int64_t rows);
 
-  // The taps that follow add to rows [0, count), or to rows[0], rows[1], ... (all different; kept by reference).
+  // The taps that follow add to rows [0, count), or to rows[0], rows[1], ... (all different; kept by
+  // reference); kBlockRows of them at most.
   void Select(int64_t count);
   void Select(const int32_t* rows, int64_t count);
 
-  // `taps` taps, of consecutive slots and consecutive source rows, of every selected row (at most kBlockRows of them):
+  // `taps` taps (one, where pairs are padded), of consecutive slots and consecutive source rows, of every selected row:
   // the first source row, or null for holes. patch(begin, n, tile) may overwrite elements [begin, begin + n) of the taps
   // in the tile, whose row stride is kTileDepthStride.
   template <typename Patch>
@@ -40,7 +41,12 @@ class TileBlock {
     for (int64_t d = 0; d < length;) {
       if (used_ == kTileDepth) Multiply();
       const int64_t n = std::min<int64_t>(length - d, kTileDepth - used_);
-      isa_.gather[static_cast<int>(source_)](source_rows, selected_, d, n, tile_ + used_);
+      if (panels_.padded()) {
+        isa_.gather_padded_pairs(source_rows, selected_, 2 * d, std::min(2 * n, panels_.row_elements() - 2 * d),
+                                 tile_ + used_);
+      } else {
+        isa_.gather[static_cast<int>(source_)](source_rows, selected_, d, n, tile_ + used_);
+      }
       patch(d, n, tile_ + used_);
       Append(panels_.Position(slot, d), n);
       d += n;

@@ -5,10 +5,22 @@
 
 namespace nb = nanobind;
 
+namespace {
+
+nb::tuple Implementations() {
+#ifdef KNNCONV_HOPPER
+  return nb::make_tuple("wmma", "hopper");
+#else
+  return nb::make_tuple("wmma");
+#endif
+}
+
+}  // namespace
+
 NB_MODULE(_cuda, m) {
   m.doc() = "XLA FFI handlers of jax_knnconv for NVIDIA GPUs.";
   m.def("registrations", &knnconv::gpu::Registrations, "Target name -> stage -> handler capsule.");
   m.def("ffi_version", [] { return nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); },
         "XLA FFI (major, minor) of the headers this module was built with.");
-  m.def("implementations", [] { return nb::make_tuple("wmma"); }, "The sets of kernels that this module holds.");
+  m.def("implementations", &Implementations, "The sets of kernels that this module holds.");
 }

@@ -8,11 +8,18 @@
 #include "gpu/dweight_kernel.h"
 #include "gpu/dweight_plan.h"
 #include "gpu/dweight_reduce.h"
+#ifdef KNNCONV_HOPPER
+#include "hopper/dweight.h"
+#endif
 
 namespace knnconv::gpu {
 namespace internal {
 
 inline bool IsAligned(const void* pointer, int bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+
+inline bool HasSources(const DenseTaps& taps) { return taps.in_size[0] > 0 && taps.in_size[1] > 0; }
+inline bool HasSources(const ColumnTaps& taps) { return taps.table.sources > 0; }
+inline bool HasSources(const SlotTaps& taps) { return taps.table.sources > 0; }
 
 // Which operands are staged 16 bytes at a time. g goes first: where x alone could be, neither is.
 enum class Staging { kScalar, kCotangent, kBoth };
@@ -59,7 +66,20 @@ template <typename Taps>
 Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps& taps, int64_t positions, bool by_slot,
                      const DweightChoice& choice) {
   using internal::IsAligned, internal::Staging;
-  if (!Allows(choice.kernel, KernelFamily::kPortable)) return Refused(choice.kernel, __FILE__, __LINE__);
+#ifdef KNNCONV_HOPPER
+  if (Allows(choice.kernel, KernelFamily::kHopper)) {
+    bool takes = false;
+    KNNCONV_GPU_RETURN_IF_ERROR(hopper::TakesDweight(site.device, dweight, taps, &takes));
+    if (takes && (choice.kernel == KernelFamily::kHopper || hopper::PaysDweight(dweight, taps))) {
+      return hopper::RunDweight(site, dweight, taps);
+    }
+  }
+#endif
+  // Where there is nothing to multiply, the portable kernels write the zeros for all.
+  const bool multiplies = positions > 0 && internal::HasSources(taps) && dweight.slots > 0 && dweight.channels > 0;
+  if (multiplies && dweight.columns > 0 && !Allows(choice.kernel, KernelFamily::kPortable)) {
+    return Refused(choice.kernel, __FILE__, __LINE__);
+  }
   const bool vectors = choice.vector != 0;
   const bool cotangent_vectors = vectors && dweight.columns % kVector == 0 && IsAligned(dweight.g, 16);
   const bool source_vectors = vectors && dweight.x_type == dweight.g_type && dweight.channels % kVector == 0 &&

@@ -6,6 +6,9 @@
 #include "gpu/halo.h"
 #include "gpu/stem.h"
 #include "gpu/tap_gemm_launch.h"
+#ifdef KNNCONV_HOPPER
+#include "hopper/tap_gemm.h"
+#endif
 
 namespace knnconv::gpu {
 namespace {
@@ -81,6 +84,15 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
     return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
   }
 
+#ifdef KNNCONV_HOPPER
+  if (Allows(wanted.kernel, KernelFamily::kHopper)) {
+    bool takes = false;
+    KNNCONV_GPU_RETURN_IF_ERROR(hopper::Takes(site.device, gemm, &takes));
+    if (takes && (wanted.kernel == KernelFamily::kHopper || hopper::Pays(gemm))) {
+      return hopper::RunTapGemm(site, gemm, hopper::ChooseForm(gemm, multiprocessors));
+    }
+  }
+#endif
   if constexpr (kHasHaloKernels) {
     const bool forced = wanted.kernel == KernelFamily::kHalo;
     Device device;
@@ -90,7 +102,11 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
       if (forced ? StemCan(gemm, device) : StemTakes(gemm, device)) return RunStem(site, gemm, device);
     }
   }
-  if (!Allows(wanted.kernel, KernelFamily::kPortable)) return Refused(wanted.kernel, __FILE__, __LINE__);
+  // Where there is nothing to multiply, the portable kernels write the bias for all.
+  const bool products = gemm.depth > 0 && gemm.source_rows > 0 && gemm.slots > 0 && gemm.batch * gemm.nodes > 0;
+  if (products && gemm.columns > 0 && !Allows(wanted.kernel, KernelFamily::kPortable)) {
+    return Refused(wanted.kernel, __FILE__, __LINE__);
+  }
   TapLaunch launch{};
   auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const bool vector = wanted.vector != 0;

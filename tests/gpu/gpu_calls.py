@@ -27,11 +27,10 @@ def call(operation, operands, results, **attributes):
     return [np.asarray(value) for value in found]
 
 
-def tile_attribute(tile):
-    """`tile`: rows, columns and staging, or the name of a family of kernels."""
-    if isinstance(tile, str):
-        return {"kernel": tile}
-    return {} if tile is None else {"tile": np.array(tile, np.int64)}
+def choice(tile, kernel=None):
+    """The attributes that force a tile or a family of kernels, where given."""
+    tiles = {} if tile is None else {"tile": np.array(tile, np.int64)}
+    return tiles if kernel is None else tiles | {"kernel": kernel}
 
 
 def window_attributes(stride, padding, dilation):
@@ -41,32 +40,35 @@ def window_attributes(stride, padding, dilation):
     }
 
 
-def dense_forward(x, weight, bias, *, output_size, out_dtype, tile=None, lead=(), **window):
+def dense_forward(x, weight, bias, *, output_size, out_dtype, tile=None, kernel=None, lead=(), **window):
     shape = (*lead, *x.shape[len(lead) : -3], *output_size, weight.shape[-1])
     results = [struct(shape, out_dtype), struct((0,))]
-    attributes = window_attributes(**window) | tile_attribute(tile)
+    attributes = window_attributes(**window) | choice(tile, kernel)
     return call("dense_forward", [x, weight, NONE if bias is None else bias], results, **attributes)[0]
 
 
-def dense_dinput(g, weight, *, input_size, out_dtype, tile=None, lead=(), **window):
+def dense_dinput(g, weight, *, input_size, out_dtype, tile=None, kernel=None, lead=(), **window):
     shape = (*lead, *g.shape[len(lead) : -3], *input_size, weight.shape[-2])
     results = [struct(shape, out_dtype), struct((0,))]
-    return call("dense_dinput", [g, weight], results, **window_attributes(**window), **tile_attribute(tile))[0]
+    return call("dense_dinput", [g, weight], results, **window_attributes(**window), **choice(tile, kernel))[0]
 
 
-def knn_forward(x, weight, indices, slots=None, bias=None, *, out_dtype, zero_empty_rows=False, tile=None, lead=()):
+def knn_forward(
+    x, weight, indices, slots=None, bias=None, *, out_dtype, zero_empty_rows=False, tile=None, kernel=None, lead=()
+):
     shape = (*lead, *x.shape[len(lead) : -2], indices.shape[-2], weight.shape[-1])
     operands = [x, weight, NONE if bias is None else bias, indices, NO_SLOTS if slots is None else slots]
-    attributes = {"zero_empty_rows": np.int64(zero_empty_rows)} | tile_attribute(tile)
+    attributes = {"zero_empty_rows": np.int64(zero_empty_rows)} | choice(tile, kernel)
     return call("knn_forward", operands, [struct(shape, out_dtype), struct((0,))], **attributes)[0]
 
 
-def knn_dinput(g, weight, orders, *, num_inputs, out_dtype, tile=None, lead=()):
+def knn_dinput(g, weight, orders, *, num_inputs, out_dtype, tile=None, kernel=None, lead=()):
     """`orders` are (source_offsets, source_rows, source_slots)."""
     rank = len(lead)
     workspace = _calls.dinput_workspace(g, weight, *orders, rank=rank, platform="cuda", fixed=2)
     shape = (*lead, *g.shape[rank:-2], num_inputs, weight.shape[-2])
-    return call("knn_dinput", [g, weight, *orders], [struct(shape, out_dtype), workspace], **tile_attribute(tile))[0]
+    results = [struct(shape, out_dtype), workspace]
+    return call("knn_dinput", [g, weight, *orders], results, **choice(tile, kernel))[0]
 
 
 def normal(rng, shape, dtype, scale=1.0):

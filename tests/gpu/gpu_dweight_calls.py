@@ -19,12 +19,11 @@ def _results(shape, rank, out_dtype, bias, slices):
     return [calls.struct(shape, out_dtype), calls.struct((*groups, columns) if bias else (0,)), partials]
 
 
-def dense_dweight(x, g, *, kernel_size, out_dtype, bias=True, tile=None, lead=(), slices=None, **window):
+def dense_dweight(x, g, *, kernel_size, out_dtype, bias=True, tile=None, kernel=None, lead=(), slices=None, **window):
     """(dw, db); `lead` are the result's group dimensions."""
     results = _results((*lead, *kernel_size, x.shape[-1], g.shape[-1]), len(lead), out_dtype, bias, slices)
-    return calls.call(
-        "dense_dweight", [x, g], results, **calls.window_attributes(**window), **calls.tile_attribute(tile)
-    )[:2]
+    attributes = calls.window_attributes(**window) | calls.choice(tile, kernel)
+    return calls.call("dense_dweight", [x, g], results, **attributes)[:2]
 
 
 def slot_order(indices, slots, num_inputs, num_slots):
@@ -47,6 +46,7 @@ def knn_dweight(
     zero_empty_rows=False,
     bias=True,
     tile=None,
+    kernel=None,
     lead=(),
     slices=None,
 ):
@@ -54,7 +54,8 @@ def knn_dweight(
     order = NO_ORDER if slots is None else slot_order(indices, slots, x.shape[-2], num_slots)
     operands = [x, g, indices, NO_SLOTS if slots is None else slots, *order]
     results = _results((*lead, num_slots, x.shape[-1], g.shape[-1]), len(lead), out_dtype, bias, slices)
-    attributes = {"zero_empty_rows": np.int64(zero_empty_rows)} | calls.tile_attribute(tile)
+    attributes = {"zero_empty_rows": np.int64(zero_empty_rows)}
+    attributes |= calls.choice(tile, kernel)
     return calls.call("knn_dweight", operands, results, **attributes)[:2]
 
 

@@ -22,7 +22,7 @@ SHAPES = [
     (2, 7, 6, 33, 4, (1, 1), (1, 1), (0, 0), (1, 1), (7, 6)),
 ]
 DTYPES = [(F16, F16, F16), (BF16, BF16, F32), (F16, F32, F16), (BF16, F32, BF16)]  # products, x, results
-HALO = {"tile": "halo"}
+HALO = {"kernel": "halo"}
 
 
 def _problem(shape, dtype, x_dtype, seed=0):

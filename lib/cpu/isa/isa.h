@@ -66,6 +66,9 @@ struct Isa {
   // formed apart from c and added to it at the end. Every row of b has outer_columns elements.
   void (*outer_product)(const float* a, const RowRun* a_rows, const float* b, const int32_t* b_rows, int64_t depth,
                         int rows, int columns, float* c, int64_t ldc, bool accumulate);
+  // The same on pairs of bfloat16, as pair_product; null with it.
+  void (*outer_pair_product)(const float* a, const RowRun* a_rows, const float* b, const int32_t* b_rows, int64_t depth,
+                             int rows, int columns, float* c, int64_t ldc, bool accumulate);
   int outer_rows;
   int outer_columns;
 
@@ -73,10 +76,17 @@ struct Isa {
   // By Source. Nothing outside a run is read; dst may be written up to the next multiple of 16 columns.
   void (*gather_runs[kSources])(const void* base, const RowRun* runs, int64_t count, int width, float* dst,
                                 int64_t ldd);
+  // Pairs of such rows: element j of dst's row i is j of runs[2 * i] in the low half and j of runs[2 * i + 1] in the
+  // high half, as bfloat16. Sources that are or become bfloat16; null with pair_product.
+  void (*gather_pairs[kSources])(const void* base, const RowRun* runs, int64_t count, int width, float* dst,
+                                 int64_t ldd);
 
   // dst[r * kTileDepthStride + i] = float(rows[r][begin + i]) for i < n, by Source; a null row gives zeros.
   // n <= kTileDepth; may write zeros from n to the next multiple of 16.
   void (*gather[kSources])(const void* const* rows, int64_t count, int64_t begin, int64_t n, float* dst);
+  // The same for rows of bfloat16, copied as pairs: dst is taken for elements of 16 bits, and begin is even.
+  // n <= 2 * kTileDepth; writes zeros from n to the next multiple of 32. Null with pair_product.
+  void (*gather_padded_pairs)(const void* const* rows, int64_t count, int64_t begin, int64_t n, float* dst);
   // dst[i] = sum over t < count of float(base[rows[t] * stride + i]) for i < n, t ascending; stride in elements.
   void (*sum_rows[kSources])(const void* base, int64_t stride, const int32_t* rows, int64_t count, int64_t n,
                              float* dst);

@@ -1,0 +1,215 @@
+// The producer: one warp that walks over the taps of the block's tiles and lets the copy engine fetch their boxes.
+//
+// A table supplies coordinates of boxes {64 channels, 1 node, 128 batch entries}; a window supplies offsets of 128
+// pixels that follow each other. Holes are coordinates outside the source: the copy engine writes zeros.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/lanes.h"
+#include "hopper/tap_pipe.h"
+#include "hopper/tap_tiles.h"
+
+namespace knnconv::hopper {
+
+inline constexpr int kWarp = 32;
+
+template <typename Shape>
+class BoxFeeder {
+ public:
+  KNNCONV_DEVICE BoxFeeder(const TapPlan& plan, const Pipe<Shape>& pipe, const TileWalk<Shape>& walk)
+      : plan_(plan), pipe_(pipe), walk_(walk), lane_(threadIdx.x % kWarp),
+        steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {}
+
+  KNNCONV_DEVICE void Run() {
+    if (lane_ == 0) {
+      PrefetchTensorMap(&plan_.weight);
+      PrefetchTensorMap(&plan_.source[0]);
+    }
+    if constexpr (Shape::kResident) {
+      if (lane_ == 0 && pipe_.IsFirst()) LoadResident();
+    }
+    if (plan_.gemm.kind == gpu::Taps::kWindow) {
+      if (lane_ == 0) RunWindow();
+    } else {
+      RunTable();
+    }
+  }
+
+ private:
+  // Loads every slot's matrix, for all teams.
+  KNNCONV_DEVICE void LoadResident() const {
+    pipe_.Resident().ArriveExpecting(plan_.gemm.slots * Shape::kSlotBytes);
+    for (int slot = 0; slot < plan_.gemm.slots; ++slot) {
+      LoadWeights<Shape>(plan_, pipe_.Weights(slot), &pipe_.Resident(), 0, 0, slot);
+    }
+  }
+
+  // Loads the steps of one tap, the last with `note`; by one lane. `load_a(to, full, channel)` fetches A.
+  template <typename LoadA>
+  KNNCONV_DEVICE void LoadTap(const TapTile& tile, int slot, StepNote note, const LoadA& load_a) {
+    for (int step = 0; step < steps_; ++step) {
+      const int stage = place_.stage, channel = step * kStepDepth;
+      pipe_.Empty(stage).Wait(place_.parity ^ 1);
+      StepNote own{false, false, 0, 0};
+      if (step == steps_ - 1) own = note;
+      if constexpr (Shape::kResident) own.slot = static_cast<uint32_t>(slot);
+      pipe_.Note(stage) = own.Pack();
+      Barrier& full = pipe_.Full(stage);
+      full.ArriveExpecting(Shape::kStageBytes);
+      load_a(pipe_.A(stage), &full, channel);
+      if constexpr (!Shape::kResident) {
+        LoadWeights<Shape>(plan_, pipe_.B(stage), &full, tile.first_column, channel, slot);
+      }
+      place_.Advance();
+    }
+  }
+
+  KNNCONV_DEVICE void RunWindow() {
+    const int32_t kernel_width = plan_.gemm.window.kernel[1];
+    for (int64_t turn = 0; walk_.Has(turn); ++turn) {
+      const TapTile tile = walk_.Tile(turn);
+      if (walk_.IsEmpty(tile)) continue;
+      const PixelClass& pixels = plan_.classes[tile.pixel_class];
+      const PixelPlace first = PlaceOf(pixels, tile.row_tile * Shape::kRows);
+      const int h = pixels.corner[0] + first.i * gpu::StepOf(plan_.gemm.window, 0);
+      const int w = pixels.corner[1] + first.j * gpu::StepOf(plan_.gemm.window, 1);
+      const PixelLine vertical = pixels.line[0], horizontal = pixels.line[1];
+      const CUtensorMap* map = &plan_.source[tile.pixel_class];
+      const int taps = vertical.count * horizontal.count;
+      for (int i = 0, tap = 0; i < vertical.count; ++i) {
+        for (int j = 0; j < horizontal.count; ++j, ++tap) {
+          const int slot = (vertical.slot + i * vertical.slot_step) * kernel_width + horizontal.slot +
+                           j * horizontal.slot_step;
+          const int offset_h = vertical.offset + i * vertical.offset_step;
+          const int offset_w = horizontal.offset + j * horizontal.offset_step;
+          LoadTap(tile, slot, {tap == taps - 1, false, 0, 0}, [&](char* to, Barrier* full, int channel) {
+            LoadPixels(to, map, full, channel, w, h, static_cast<int>(first.image), offset_w, offset_h);
+          });
+        }
+      }
+      if (taps == 0) {  // zeros, from beyond the last image
+        LoadTap(tile, gpu::kHole, {true, false, 0, 0}, [&](char* to, Barrier* full, int channel) {
+          LoadPixels(to, map, full, channel, 0, 0, static_cast<int>(plan_.gemm.batch), 0, 0);
+        });
+      }
+    }
+  }
+
+  // The taps of a tile: entries [begin[box], begin[box] + count) of the table. Tables with lists of taps have tiles of
+  // one node.
+  struct TapSpan {
+    TapTile tile;
+    TableBox box[Shape::kBoxes];
+    int64_t begin[Shape::kBoxes];
+    int count;
+    bool hub;
+  };
+
+  KNNCONV_DEVICE TapSpan SpanOf(int64_t turn) const {
+    TapSpan span{};
+    if (!walk_.Has(turn)) return span;
+    const gpu::TapGemm& gemm = plan_.gemm;
+    span.tile = walk_.Tile(turn);
+#pragma unroll
+    for (int i = 0; i < Shape::kBoxes; ++i) {
+      span.box[i] = walk_.Box(span.tile, i);
+      span.begin[i] = span.box[i].node * gemm.table.columns;
+    }
+    span.count = gemm.table.columns;
+    if (gemm.kind == gpu::Taps::kSources) {
+      const int64_t begin = gpu::SourceOffset(gemm.table.offsets, span.box[0].node);
+      const int64_t count = gpu::SourceOffset(gemm.table.offsets, span.box[0].node + 1) - begin;
+      span.hub = count > gpu::kHubTaps;
+      span.count = span.hub ? 0 : static_cast<int>(count);
+#pragma unroll
+      for (int i = 0; i < Shape::kBoxes; ++i) span.begin[i] = begin;
+    }
+    return span;
+  }
+
+  // A lane's tap among 32; the slot is gpu::kHole where it has none.
+  struct LaneTap {
+    int32_t node[Shape::kBoxes];
+    int32_t slot;
+  };
+
+  KNNCONV_DEVICE LaneTap TapOf(const TapSpan& span, int first) const {
+    const gpu::TapGemm& gemm = plan_.gemm;
+    const int at = first + lane_;
+    LaneTap tap;
+    tap.slot = gpu::kHole;
+#pragma unroll
+    for (int i = 0; i < Shape::kBoxes; ++i) {
+      tap.node[i] = gpu::kHole;
+      if (at >= span.count || span.box[i].node >= gemm.nodes) continue;
+      tap.node[i] = gemm.table.sources[span.begin[i] + at];
+      tap.slot = gemm.kind == gpu::Taps::kColumns ? at : gemm.table.slots[span.begin[0] + at];
+    }
+    return tap;
+  }
+
+  KNNCONV_DEVICE void RunTable() {
+    // Loads of the table are under way while the steps before them are issued.
+    TapSpan span = SpanOf(0), after = SpanOf(1);
+    LaneTap ahead = TapOf(span, 0);
+    for (int64_t turn = 0; walk_.Has(turn); ++turn) {
+      const TapSpan later = SpanOf(turn + 2);
+      // The last live tap found waits to know whether it is the tile's last. At first it is a hole, for zeros.
+      LaneTap held;
+      held.slot = gpu::kHole;
+#pragma unroll
+      for (int32_t& node : held.node) node = gpu::kHole;
+      bool holds = false;
+      uint32_t alive = 0;
+      int first = 0;
+      do {
+        LaneTap tap = ahead;
+        first += kWarp;
+        ahead = first < span.count ? TapOf(span, first) : TapOf(after, 0);
+        bool live = false;
+        if (static_cast<uint32_t>(tap.slot) < static_cast<uint32_t>(plan_.gemm.slots)) {
+#pragma unroll
+          for (int i = 0; i < Shape::kBoxes; ++i) {
+            if (!gpu::IsRow(tap.node[i], plan_.gemm.source_rows)) {
+              tap.node[i] = gpu::kHole;
+            } else {
+              live = true;
+              alive |= 1u << i;
+            }
+          }
+        }
+        for (uint32_t left = __ballot_sync(kAllLanes, live); left != 0; left &= left - 1) {
+          if (holds && lane_ == 0) LoadTableTap(span, held, {false, false, 0, 0});
+          const int from = __ffs(static_cast<int>(left)) - 1;
+#pragma unroll
+          for (int i = 0; i < Shape::kBoxes; ++i) held.node[i] = __shfl_sync(kAllLanes, tap.node[i], from);
+          held.slot = __shfl_sync(kAllLanes, tap.slot, from);
+          holds = true;
+        }
+      } while (first < span.count);
+      if (plan_.gemm.zero_empty_rows) alive = __reduce_or_sync(kAllLanes, alive);
+      const uint32_t dead = plan_.gemm.zero_empty_rows ? ~alive & ((1u << Shape::kBoxes) - 1) : 0;
+      if (lane_ == 0) LoadTableTap(span, held, {true, span.hub, dead, 0});
+      span = after;
+      after = later;
+    }
+  }
+
+  KNNCONV_DEVICE void LoadTableTap(const TapSpan& span, const LaneTap& tap, StepNote note) {
+    LoadTap(span.tile, tap.slot, note, [&](char* to, Barrier* full, int channel) {
+#pragma unroll
+      for (int i = 0; i < Shape::kBoxes; ++i) {
+        LoadBox(to + i * kBoxRows * kStepDepth * 2, &plan_.source[0], full, channel, tap.node[i], span.box[i].first);
+      }
+    });
+  }
+
+  const TapPlan& plan_;
+  const Pipe<Shape>& pipe_;
+  const TileWalk<Shape>& walk_;
+  const int lane_, steps_;
+  typename Pipe<Shape>::Place place_;
+};
+
+}  // namespace knnconv::hopper

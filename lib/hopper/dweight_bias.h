@@ -1,0 +1,147 @@
+// The warps of a weight gradient's thread block that sum the bias gradient.
+//
+//     db[o] = sum over rows:  g[row, o]
+//
+// Where each step's row of g is another one, they sum the boxes of g that are there anyway. With a slot order they are
+// not: there, each block sums its share of g's rows from memory while the others multiply.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/elements.h"
+#include "hopper/dweight_task.h"
+#include "hopper/ptx.h"
+
+namespace knnconv::hopper {
+
+// Four neighbouring columns.
+template <typename T>
+struct alignas(4 * sizeof(T)) FourOf {
+  T value[4];
+};
+
+template <typename T>
+KNNCONV_DEVICE void AddTo(float4* sum, const FourOf<T>& four) {
+  sum->x += gpu::ToFloat(four.value[0]);
+  sum->y += gpu::ToFloat(four.value[1]);
+  sum->z += gpu::ToFloat(four.value[2]);
+  sum->w += gpu::ToFloat(four.value[3]);
+}
+
+KNNCONV_DEVICE void AddTo(float4* sum, const float4& other) {
+  sum->x += other.x;
+  sum->y += other.y;
+  sum->z += other.z;
+  sum->w += other.w;
+}
+
+// Whether a tap of the table is none of its holes.
+KNNCONV_DEVICE bool IsTap(const gpu::NeighborTable& table, int64_t tap) {
+  const bool has_slot = table.slots == nullptr ||
+                        static_cast<uint32_t>(__ldg(table.slots + tap)) < static_cast<uint32_t>(table.slot_count);
+  return has_slot && static_cast<uint32_t>(__ldg(table.indices + tap)) < static_cast<uint32_t>(table.sources);
+}
+
+// Whether a row of the table has taps. A whole warp asks.
+KNNCONV_DEVICE bool WarpHasTaps(const gpu::NeighborTable& table, int32_t row) {
+  const int64_t first = int64_t{row} * table.neighbours;
+  bool has = false;
+  for (int tap = threadIdx.x % 32; tap < table.neighbours; tap += 32) has |= IsTap(table, first + tap);
+  return __any_sync(0xffffffff, has);
+}
+
+// Whether a row of g, counted over all batch entries, has taps.
+KNNCONV_DEVICE bool HasTaps(const gpu::NeighborTable& table, int64_t g_row) {
+  const int64_t first = g_row % table.outputs * table.neighbours;
+#pragma unroll 1
+  for (int tap = 0; tap < table.neighbours; ++tap) {
+    if (IsTap(table, first + tap)) return true;
+  }
+  return false;
+}
+
+// Sums boxes. Row tiles take turns, row by row, so that none waits for it. A thread has four columns and every
+// kParts-th position of a step.
+template <typename T, typename Tile>
+class DweightBoxBias {
+  static constexpr int kQuads = Tile::kColumns / 4, kParts = BiasParts(Tile::kColumns);
+
+ public:
+  KNNCONV_DEVICE DweightBoxBias(const DweightTask& task, int thread) : task_(task), thread_(thread) {}
+
+  KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
+    const int turns = task_.schedule.row_tiles;
+    for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
+      const DweightSegment segment = walk.segment();
+      walk.Advance(segment.steps);
+      float4 total = {0, 0, 0, 0};
+      DweightRows rows(task_.schedule, segment);
+      for (int left = segment.steps; left > 0; --left) {
+        ring.full[place_.stage].Wait(place_.parity);
+        const bool counts = rows.row() % turns == segment.row_tile;
+        if (counts && (!task_.table.zero_empty_rows || WarpHasTaps(task_.table, rows.row()))) {
+          Add(ring.ColumnBoxes(place_.stage), &total);
+        }
+        __syncwarp();
+        if (thread_ % 32 == 0) ring.empty[place_.stage].Arrive();
+        rows.Advance();
+        place_.Advance();
+      }
+      float4* const out = reinterpret_cast<float4*>(task_.bias_partials) + int64_t{segment.part} * (kBiasSums / 4);
+      out[thread_] = total;
+    }
+  }
+
+ private:
+  KNNCONV_DEVICE void Add(const unsigned char* boxes, float4* total) const {
+    const int quad = thread_ % kQuads, part = thread_ / kQuads;
+    if (part >= kParts) return;
+    boxes += quad / (kBox / 4) * kBoxBytes + quad % 2 * 8;
+    const int chunk = quad % (kBox / 4) / 2;  // of 16 bytes; chunks of a line are swizzled by its number
+    float4 sum = {0, 0, 0, 0};
+#pragma unroll 4
+    for (int line = part; line < kStep; line += kParts) {
+      AddTo(&sum, *reinterpret_cast<const FourOf<T>*>(boxes + line * 128 + (chunk ^ line % 8) * 16));
+    }
+    AddTo(total, sum);
+  }
+
+  const DweightTask& task_;
+  const int thread_;
+  typename DweightRing<Tile>::Place place_;
+};
+
+// Sums the block's share of g's rows, kBiasSums columns at a time: a thread has four of them and every parts-th row.
+template <typename T>
+KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
+  constexpr int kBatch = 8;  // rows loaded at a time
+  const int64_t share = CeilDivide(task.g_rows, gridDim.x), begin = share * blockIdx.x;
+  const int64_t end = min(begin + share, task.g_rows);
+  float4* out = reinterpret_cast<float4*>(task.bias_partials) +
+                CeilDivide(task.columns, kBiasSums) * (kBiasSums / 4) * blockIdx.x;
+  for (int first = 0; first < task.columns; first += kBiasSums, out += kBiasSums / 4) {
+    const int columns = min(task.columns - first, kBiasSums), quads = columns / 4, parts = BiasParts(columns);
+    const bool exists = thread / quads < parts;
+    const T* const g = static_cast<const T*>(task.g) + first + thread % quads * 4;
+    float4 total = {0, 0, 0, 0};
+    for (int64_t row = begin; row < end; row += kBatch * parts) {
+      FourOf<T> four[kBatch];
+      bool counts[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int64_t at = row + i * parts + thread / quads;
+        counts[i] = exists && at < end && (!task.table.zero_empty_rows || HasTaps(task.table, at));
+        if (counts[i]) four[i] = *reinterpret_cast<const FourOf<T>*>(g + at * task.columns);
+      }
+      float4 sum = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (counts[i]) AddTo(&sum, four[i]);
+      }
+      AddTo(&total, sum);
+    }
+    out[thread] = total;
+  }
+}
+
+}  // namespace knnconv::hopper

@@ -1,0 +1,168 @@
+// The warp of a weight gradient's thread block that issues copies: where the boxes of each step lie, by a table or by
+// arithmetic.
+#pragma once
+
+#include <cstdint>
+
+#include "hopper/dweight_task.h"
+#include "hopper/ptx.h"
+
+namespace knnconv::hopper {
+
+// Coordinates of the pixel where a step of a dense convolution begins.
+class PixelWalk {
+ public:
+  KNNCONV_DEVICE PixelWalk(const gpu::DenseTaps& taps, int64_t position) : taps_(taps) {
+    const int64_t line = position / taps.out_size[1];
+    w_ = static_cast<int32_t>(position - line * taps.out_size[1]);
+    image_ = static_cast<int32_t>(line / taps.out_size[0]);
+    h_ = static_cast<int32_t>(line - int64_t{image_} * taps.out_size[0]);
+  }
+
+  KNNCONV_DEVICE void Advance() {
+    w_ += kStep % taps_.out_size[1];
+    h_ += kStep / taps_.out_size[1];
+    if (w_ >= taps_.out_size[1]) {
+      w_ -= taps_.out_size[1];
+      ++h_;
+    }
+    image_ += h_ / taps_.out_size[0];
+    h_ %= taps_.out_size[0];
+  }
+
+  KNNCONV_DEVICE int w() const { return w_ * taps_.stride[1] - taps_.padding[1]; }
+  KNNCONV_DEVICE int h() const { return h_ * taps_.stride[0] - taps_.padding[0]; }
+  KNNCONV_DEVICE int image() const { return image_; }
+
+ private:
+  const gpu::DenseTaps& taps_;
+  int32_t w_, h_, image_;
+};
+
+// One thread of a warp, the same each time. Unlike a comparison of lanes, the compiler knows that it is one, so that
+// copies under it take their operands from uniform registers without a loop over lanes.
+KNNCONV_DEVICE bool IsElected() {
+  uint32_t is;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(is));
+  return is != 0;
+}
+
+// The warp that issues copies. Lanes below kRowBoxes know where a box of x comes from, the next one where g's do; the
+// copies are issued one after the other.
+template <typename Tile>
+class DweightProducer {
+ public:
+  KNNCONV_DEVICE DweightProducer(const DweightTask& task, const CUtensorMap* x, const CUtensorMap* g)
+      : task_(task), x_(x), g_(g), lane_(threadIdx.x % 32) {}
+
+  KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
+    for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
+      const DweightSegment segment = walk.segment();
+      walk.Advance(segment.steps);
+      const int first_box = segment.row_tile * Tile::kRowBoxes;
+      first_column_ = segment.column_tile * Tile::kColumns;
+      row_boxes_ = min(Tile::kRowBoxes, task_.boxes - first_box);
+      column_boxes_ = min(Tile::kColumnBoxes, (task_.columns - first_column_ + kBox - 1) / kBox);
+      first_channel_ = first_box % task_.channel_boxes * kBox;
+      slot_ = segment.list + (first_box + lane_) / task_.channel_boxes;
+      if (task_.kind == TapsKind::kDense) {
+        RunDense(ring, segment);
+      } else {
+        RunTable(ring, segment);
+      }
+    }
+  }
+
+ private:
+  // Waits until the stage is free, and issues a step's copies: of x's box b by load_x(to, b, channel), of g's by
+  // load_g(to, column).
+  template <typename LoadX, typename LoadG>
+  KNNCONV_DEVICE void Step(const DweightRing<Tile>& ring, const LoadX& load_x, const LoadG& load_g) {
+    ring.empty[place_.stage].Wait(place_.parity ^ 1);
+    if (IsElected()) ring.full[place_.stage].ArriveExpecting((row_boxes_ + column_boxes_) * kBoxBytes);
+    int channel = first_channel_;
+#pragma unroll
+    for (int box = 0; box < Tile::kRowBoxes; ++box) {
+      if (box < row_boxes_) load_x(ring.RowBox(place_.stage, box), box, channel);
+      channel = channel == (task_.channel_boxes - 1) * kBox ? 0 : channel + kBox;
+    }
+#pragma unroll
+    for (int box = 0; box < Tile::kColumnBoxes; ++box) {
+      if (box < column_boxes_) load_g(ring.RowBox(place_.stage, Tile::kRowBoxes + box), first_column_ + box * kBox);
+    }
+    place_.Advance();
+  }
+
+  KNNCONV_DEVICE void RunDense(const DweightRing<Tile>& ring, const DweightSegment& segment) {
+    const gpu::DenseTaps& taps = task_.dense;
+    constexpr int kShift = 16;
+    const int offset_h = slot_ / taps.kernel_width * taps.dilation[0];
+    const int offset_w = slot_ % taps.kernel_width * taps.dilation[1], offsets = offset_h << kShift | offset_w;
+    int position = segment.first * kStep;
+    PixelWalk pixel(taps, position);
+    for (int left = segment.steps; left > 0; --left) {
+      Barrier* const full = &ring.full[place_.stage];
+      Step(
+          ring,
+          [&](unsigned char* to, int box, int channel) {
+            const int offset = __shfl_sync(0xffffffff, offsets, box);
+            if (IsElected()) {
+              LoadPixels(to, x_, full, channel, pixel.w(), pixel.h(), pixel.image(), offset & ((1 << kShift) - 1),
+                         offset >> kShift);
+            }
+          },
+          [&](unsigned char* to, int column) {
+            if (IsElected()) LoadBox(to, g_, full, column, position);
+          });
+      pixel.Advance();
+      position += kStep;
+    }
+  }
+
+  KNNCONV_DEVICE void RunTable(const DweightRing<Tile>& ring, const DweightSegment& segment) {
+    // Where this lane's nodes stand: in a column of the table or in the slot order; else they are the rows themselves.
+    const bool is_source = lane_ < row_boxes_, is_row = lane_ == Tile::kRowBoxes;
+    const int32_t* nodes = nullptr;
+    int32_t pitch = 1;
+    if (task_.kind == TapsKind::kColumns && is_source) {
+      nodes = task_.table.indices + slot_;
+      pitch = task_.table.neighbours;
+    } else if (task_.kind == TapsKind::kSlots) {
+      nodes = (is_source ? task_.sources : task_.rows) + task_.schedule.Offset(segment.list);
+    }
+    const int32_t size = is_source ? task_.table.sources : task_.table.outputs;
+    const auto node_of = [&](int32_t row) {
+      return !is_source && !is_row ? -1 : nodes == nullptr ? row : __ldg(nodes + int64_t{row} * pitch);
+    };
+    DweightRows rows(task_.schedule, segment);
+    int32_t node = node_of(rows.row());
+    for (int left = segment.steps; left > 0; --left) {
+      const int first = rows.part() * kStep;
+      const int32_t box_node = static_cast<uint32_t>(node) < static_cast<uint32_t>(size) ? node : -1;
+      rows.Advance();
+      if (left > 1) node = node_of(rows.row());  // for the next step, while this one waits for its stage
+      Barrier* const full = &ring.full[place_.stage];
+      Step(
+          ring,
+          [&](unsigned char* to, int box, int channel) {
+            const int at = __shfl_sync(0xffffffff, box_node, box);
+            if (IsElected()) LoadBox(to, x_, full, channel, at, first);
+          },
+          [&](unsigned char* to, int column) {
+            const int at = __shfl_sync(0xffffffff, box_node, Tile::kRowBoxes);
+            if (IsElected()) LoadBox(to, g_, full, column, at, first);
+          });
+    }
+  }
+
+  const DweightTask& task_;
+  const CUtensorMap *const x_, *const g_;
+  const int lane_;
+  typename DweightRing<Tile>::Place place_;
+
+  int row_boxes_ = 0, column_boxes_ = 0;  // that exist
+  int first_channel_ = 0, first_column_ = 0;
+  int slot_ = 0;  // of this lane's box
+};
+
+}  // namespace knnconv::hopper

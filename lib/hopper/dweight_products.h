@@ -1,0 +1,115 @@
+// The warpgroups of a weight gradient's thread block that multiply, and their partial sums in memory.
+#pragma once
+
+#include <cstdint>
+
+#include "hopper/dweight_task.h"
+#include "hopper/ptx.h"
+#include "hopper/wgmma.h"
+
+namespace knnconv::hopper {
+
+// A warpgroup that multiplies.
+template <typename T, typename Tile>
+class DweightProducts {
+  static constexpr int kSums = Tile::kColumns / 2;  // of a thread, for each of its boxes
+  static constexpr uint64_t kBoxUnits = kBoxBytes / 16;  // of a descriptor's address
+
+ public:
+  KNNCONV_DEVICE DweightProducts(const DweightTask& task, int warpgroup)
+      : task_(task), warpgroup_(warpgroup), thread_(threadIdx.x % 128) {}
+
+  KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
+    const int first_box = warpgroup_ * Tile::kBoxes;
+    for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
+      const DweightSegment segment = walk.segment();
+      walk.Advance(segment.steps);
+      const bool multiplies = segment.row_tile * Tile::kRowBoxes + first_box < task_.boxes;
+      float* const out = task_.partials + int64_t{segment.part} * Tile::kElements +
+                         (first_box * kBox * Tile::kColumns + thread_ * 4);
+      bool has_partial = false;
+      // Chains end at different steps in each warpgroup: while one writes its sums, the others multiply.
+      int chain = warpgroup_ * task_.chain / Tile::kWarpgroups;
+      Clear();
+      for (int left = segment.steps; left > 0; --left) {
+        ring.full[place_.stage].Wait(place_.parity);
+        if (multiplies) {
+          FenceProducts();
+          const uint64_t rows = Describe<Major::kMN>(ring.RowBox(place_.stage, first_box), kBoxBytes);
+          const uint64_t columns = Describe<Major::kMN>(ring.ColumnBoxes(place_.stage), kBoxBytes);
+#pragma unroll
+          for (int depth = 0; depth < kStep / 16; ++depth) {
+#pragma unroll
+            for (int box = 0; box < Tile::kBoxes; ++box) {
+              MultiplyAdd<T, Tile::kColumns, Major::kMN, Major::kMN>(
+                  sums_[box], rows + box * kBoxUnits + depth * kDepthAdvance<Major::kMN>,
+                  columns + depth * kDepthAdvance<Major::kMN>);
+            }
+          }
+          CommitProducts();
+          WaitForProducts<1>();
+        }
+        Release(ring);
+        held_ = place_.stage;
+        place_.Advance();
+        if (++chain < task_.chain || left == 1) continue;
+        WaitForProducts<0>();
+        Release(ring);
+        if (multiplies) Store(out, has_partial);
+        Clear();
+        has_partial = true;
+        chain = 0;
+      }
+      WaitForProducts<0>();
+      Release(ring);
+      if (multiplies) Store(out, has_partial);
+    }
+  }
+
+ private:
+  // Gives back the stage before this one, whose products are done. Each warp does: where nothing is multiplied, the
+  // warps of a warpgroup do not keep step.
+  KNNCONV_DEVICE void Release(const DweightRing<Tile>& ring) {
+    if (held_ >= 0 && thread_ % 32 == 0) ring.empty[held_].Arrive();
+    held_ = -1;
+  }
+
+  KNNCONV_DEVICE void Clear() {
+#pragma unroll
+    for (int box = 0; box < Tile::kBoxes; ++box) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) sums_[box][i] = 0;
+      PinSums(sums_[box]);
+    }
+  }
+
+  // Writes the sums, or adds them to what this thread wrote before.
+  KNNCONV_DEVICE void Store(float* out, bool add) {
+    constexpr int kBatch = 4;
+    float4* const to = reinterpret_cast<float4*>(out);
+#pragma unroll
+    for (int box = 0; box < Tile::kBoxes; ++box) PinSums(sums_[box]);
+#pragma unroll
+    for (int first = 0; first < Tile::kBoxes * kSums / 4; first += kBatch) {
+      float4 before[kBatch] = {};
+      if (add) {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) before[i] = to[(first + i) * 128];
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const float* const sum = sums_[(first + i) / (kSums / 4)] + (first + i) % (kSums / 4) * 4;
+        const float4 old = before[i];
+        to[(first + i) * 128] = {old.x + sum[0], old.y + sum[1], old.z + sum[2], old.w + sum[3]};
+      }
+    }
+  }
+
+  const DweightTask& task_;
+  const int warpgroup_, thread_;
+  typename DweightRing<Tile>::Place place_;
+  int held_ = -1;  // the stage that products may still read
+  float sums_[Tile::kBoxes][kSums];
+};
+
+}  // namespace knnconv::hopper

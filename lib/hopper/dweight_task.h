@@ -1,0 +1,80 @@
+// What the warps of a weight gradient's thread blocks share on Hopper: the task, the tile, and the ring of stages that
+// steps pass through.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/dweight.h"
+#include "hopper/dweight_plan.h"
+#include "hopper/ptx.h"
+
+namespace knnconv::hopper {
+
+enum class TapsKind : int { kColumns, kSlots, kDense };
+
+// All that a launch of the kernel takes beside the tensor maps.
+struct DweightTask {
+  DweightSchedule schedule;
+  TapsKind kind;
+  int32_t boxes;          // rows of a list
+  int32_t channel_boxes;  // of a slot
+  int32_t columns;        // of dw
+  int32_t chain;          // steps whose products lie in one chain in the accumulators
+  gpu::NeighborTable table;
+  const int32_t* rows;     // of the slot order's taps
+  const int32_t* sources;  // of the slot order's taps
+  gpu::DenseTaps dense;
+  float* partials;       // a tile for each part
+  float* bias_partials;  // kBiasSums for each part; with kSlots, for each block and kBiasSums columns; null: no db
+  const void* g;         // [g_rows, columns]
+  int64_t g_rows;        // of all batch entries
+
+  // With kSlots a tile's steps are not of all rows of g; then db is summed from g in memory.
+  KNNCONV_HOST_DEVICE bool SumsBoxes() const { return bias_partials != nullptr && kind != TapsKind::kSlots; }
+};
+
+template <int kWarpgroups_, int kBoxes_, int kColumns_>
+struct DweightTile {
+  static constexpr int kWarpgroups = kWarpgroups_, kBoxes = kBoxes_, kColumns = kColumns_;  // kBoxes: of a warpgroup
+  static constexpr int kRowBoxes = kWarpgroups * kBoxes, kColumnBoxes = kColumns / kBox;
+  static constexpr int kElements = kRowBoxes * kBox * kColumns;
+  static constexpr int kThreads = (1 + kWarpgroups) * 128;
+
+  static constexpr int kStageBytes = (kRowBoxes + kColumnBoxes) * kBoxBytes;
+  static constexpr int kRoom = 227 * 1024 - 1024 - 256;  // less what aligning the stages and the barriers take
+  static constexpr int kStages = kRoom / kStageBytes < 16 ? kRoom / kStageBytes : 16;
+  static constexpr int kSharedBytes = kStages * kStageBytes + 1024 + 256;
+  static_assert(kStages >= 3 && kRowBoxes + kColumnBoxes <= 32);
+
+  // Of the 65,536 registers of a multiprocessor. A single warpgroup has enough as it is.
+  static constexpr bool kMovesRegisters = kWarpgroups > 1;
+  static constexpr int kProductRegisters = kWarpgroups < 3 ? 224 : 152;
+  static constexpr int kProducerRegisters = 56;
+};
+
+// The stages that steps pass through.
+template <typename Tile>
+struct DweightRing {
+  // Where a warp is in the ring, and how often it came by.
+  struct Place {
+    int stage = 0;
+    uint32_t parity = 0;
+
+    KNNCONV_DEVICE void Advance() {
+      if (++stage < Tile::kStages) return;
+      stage = 0;
+      parity ^= 1;
+    }
+  };
+
+  unsigned char* stages;
+  Barrier* full;
+  Barrier* empty;
+
+  KNNCONV_DEVICE unsigned char* RowBox(int stage, int box) const {
+    return stages + stage * Tile::kStageBytes + box * kBoxBytes;
+  }
+  KNNCONV_DEVICE unsigned char* ColumnBoxes(int stage) const { return RowBox(stage, Tile::kRowBoxes); }
+};
+
+}  // namespace knnconv::hopper

@@ -1,0 +1,5 @@
+#include "hopper/tap_instances.h"
+
+namespace knnconv::hopper {
+template gpu::Status LaunchTapPlan<gpu::Half, true>(const gpu::LaunchSite&, const TapPlan&, const TileForm&, int);
+}  // namespace knnconv::hopper

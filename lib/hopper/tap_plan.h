@@ -1,0 +1,103 @@
+// What a launch adds to a TapGemm for Hopper's kernels: tensor maps, how tiles are numbered, and pixels by class.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "hopper/tap_gemm.h"
+
+namespace knnconv::hopper {
+
+inline constexpr int kBoxRows = 128;   // of the source, in one copy
+inline constexpr int kStepDepth = 64;  // of a step of the main loop: one line of 128 bytes of each row
+inline constexpr int kSliceDepth = 16;  // of one product
+inline constexpr int kResidentSlots = 9;  // at most, of 64 x 64
+inline constexpr int kMaxClasses = 9;  // of pixels: dinput with strides up to 3
+
+// Taps of a class of pixels along one dimension: tap i has slot `slot + i * slot_step` of the kernel's line and reads
+// `offset + i * offset_step` pixels beyond the corner of the class, where offsets are at least 0.
+struct PixelLine {
+  int32_t slot, slot_step, count, offset, offset_step;
+};
+
+// Pixels of the result with a common list of taps, as in gpu::WindowTaps; [0] is vertical.
+struct PixelClass {
+  int32_t residue[2], size[2];
+  int32_t corner[2];  // the source pixel that offset 0 of the class's first pixel reads
+  PixelLine line[2];
+};
+
+// How a tile's rows reach the result.
+enum class Stores : int {
+  kRows,   // one by one, from anywhere to anywhere
+  kFlat,   // as boxes {columns, kStoredRows}: rows of the tile follow each other in the result
+  kTable,  // as boxes {columns, 1 node, kStoredRows batch entries}
+};
+inline constexpr int kStoredRows = 16;  // a warp's share of a product
+
+struct TapPlan {
+  CUtensorMap weight, out;
+  CUtensorMap source[kMaxClasses];  // tables use the first
+  gpu::TapGemm gemm;
+  PixelClass classes[kMaxClasses];
+  int64_t tiles;
+  int64_t row_tiles;  // of each class
+  int32_t column_tiles;
+  int32_t parts;  // of a node's batch: the copies that cover it
+  int32_t row_of_blocks;  // blocks of which each has a multiprocessor of its own; they divide the launch's
+  Stores stores;
+  bool sorts;  // whether tiles of nodes with long lists come first
+};
+
+// How a kernel cuts a TapGemm. Tiles have kBoxes * kBoxRows rows, which kConsumers warpgroups share. A team is those
+// and the warp or, for rows, the warpgroup that loads for them. With resident weights a block has two teams, each with
+// tiles of its own, and all slots' matrices lie in shared memory from start to end: a third less to load for tiles of
+// 64 columns, which loads bound.
+template <typename Element, bool kIsTransposed, Source kFrom, int kBoxCount, int kConsumerCount, int kColumnCount,
+          bool kIsResident = false>
+struct TapShape {
+  using T = Element;
+  static constexpr bool kTransposed = kIsTransposed, kResident = kIsResident;
+  static constexpr Source kSource = kFrom;
+  static constexpr int kBoxes = kBoxCount, kConsumers = kConsumerCount, kColumns = kColumnCount;
+  static constexpr int kRows = kBoxes * kBoxRows;
+  static constexpr int kBlocks = kRows / 64 / kConsumers;  // of 64 rows, in a consumer's sums
+
+  static constexpr int kTeams = kResident ? 2 : 1;
+  static constexpr int kConsumerThreads = 128 * kConsumers;  // of a team
+  static constexpr int kProducerThreads = kSource == Source::kBoxes ? 32 : 128;  // of a team, in the last warpgroup
+  static constexpr int kThreads = kTeams * kConsumerThreads + 128;
+  // Of a thread: the last warpgroup leaves most of its share to the consumers. More than the block was given, 168 with
+  // 384 threads and 128 with two blocks of 256, would wait for ever.
+  static constexpr int kProducerRegisters = kSource == Source::kRows ? 88 : kThreads == 256 ? 64 : 72;
+  static constexpr int kConsumerRegisters = kSource == Source::kRows ? 208 : kThreads == 256 ? 192 : 216;
+  static constexpr int kGivenRegisters = kThreads == 256 ? 128 : 168;
+  static_assert(kConsumerRegisters * (kThreads - 128) + kProducerRegisters * 128 <= kGivenRegisters * kThreads);
+  static constexpr int kBlocksOfMultiprocessor = kTeams * kConsumers == 1 ? 2 : 1;
+
+  // Shared memory: resident weights, then for each team stages of A and B, kResults times 16 lines of results for each
+  // consuming warp, barriers and notes, and what producers of rows share; last the order of nodes.
+  static constexpr int kAlignment = 1024;
+  static constexpr int kSlotBytes = kColumns * kStepDepth * 2;
+  static constexpr int kWeightBytes = kResident ? kResidentSlots * kSlotBytes : 0;
+  static constexpr int kBytesA = kRows * kStepDepth * 2, kBytesB = kResident ? 0 : kSlotBytes;
+  static constexpr int kStageBytes = kBytesA + kBytesB;
+  // Two where nothing else runs on the multiprocessor while a tile is written.
+  static constexpr bool kIsLargest = kSource == Source::kBoxes && kRows * kColumns == 128 * 256;
+  static constexpr int kResults = kIsLargest ? 2 : 1, kResultBytes = kConsumers * 4 * kResults * kStoredRows * 128;
+  static constexpr int kTailBytes = 512, kRowBytes = kSource == Source::kRows ? 4096 : 0;
+  static constexpr int kTeamAlignment = kTeams > 1 ? kAlignment : 16;
+  static constexpr int kEndBytes =
+      (kResultBytes + kTailBytes + kRowBytes + kTeamAlignment - 1) / kTeamAlignment * kTeamAlignment;
+  static constexpr int kLimit = (228 << 10) / kBlocksOfMultiprocessor - 1024;  // a block's own 1024 bytes count too
+  // Lists that are sorted at most; with the largest tiles, what room there is.
+  static constexpr int kSortedNodes = kSource == Source::kRows ? 0 : kIsLargest ? 768 : 2048;
+  static constexpr int kOrderBytes = kSortedNodes * 2;
+  static constexpr int kRoom = ((kLimit - kAlignment - kWeightBytes - kOrderBytes) / kTeams - kEndBytes) / kStageBytes;
+  static constexpr int kStages = kRoom < 8 ? kRoom : 8;
+  static constexpr int kTeamBytes = kStages * kStageBytes + kEndBytes;
+  static constexpr int kSharedBytes = kAlignment + kWeightBytes + kTeams * kTeamBytes + kOrderBytes;
+};
+
+}  // namespace knnconv::hopper

@@ -1,0 +1,115 @@
+// Which part of the result a tile is: its boxes of source rows, and where its rows stand in the result.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/tap_layers.h"
+#include "hopper/tap_plan.h"
+
+namespace knnconv::hopper {
+
+struct TapTile {
+  int64_t row_tile;
+  int pixel_class;
+  int first_column;
+};
+
+// A table's box: batch entries from `first` on of one node, or of none where `node` lies beyond the last.
+struct TableBox {
+  int64_t node;
+  int first;
+};
+
+// Pixels of a class, image by image and line by line.
+struct PixelPlace {
+  int64_t image;
+  int i, j;
+};
+
+KNNCONV_DEVICE PixelPlace PlaceOf(const PixelClass& pixels, int64_t pixel) {
+  const gpu::Split image = gpu::Divide(pixel, int64_t{pixels.size[0]} * pixels.size[1]);
+  const gpu::Split line = gpu::Divide(image.remainder, pixels.size[1]);
+  return {image.quotient, static_cast<int>(line.quotient), static_cast<int>(line.remainder)};
+}
+
+inline constexpr int64_t kNoRow = -1;
+
+// The tiles of one team. Each team of the card takes one, then each one more, in rows of as many as there are
+// multiprocessors, there and back: where tiles are sorted by their lists, those with one of the longest get one of the
+// shortest next, and so do the teams that share a multiprocessor.
+template <typename Shape>
+class TileWalk {
+ public:
+  // `order` is where the node stands that comes at each place, if the plan sorts nodes.
+  KNNCONV_DEVICE TileWalk(const TapPlan& plan, const uint16_t* order, int team)
+      : plan_(plan), order_(order), place_(blockIdx.x % plan.row_of_blocks),
+        row_(blockIdx.x / plan.row_of_blocks * Shape::kTeams + team),
+        rows_(gridDim.x / plan.row_of_blocks * Shape::kTeams) {}
+
+  // Whether there is a tile number `turn`.
+  KNNCONV_DEVICE bool Has(int64_t turn) const { return Index(turn) < plan_.tiles; }
+
+  // Tiles that share source rows follow each other.
+  KNNCONV_DEVICE TapTile Tile(int64_t turn) const {
+    const gpu::Split columns = gpu::Divide(Index(turn), plan_.column_tiles);
+    const gpu::Split rows = gpu::Divide(columns.quotient, plan_.row_tiles);
+    return {rows.remainder, static_cast<int>(rows.quotient), static_cast<int>(columns.remainder) * Shape::kColumns};
+  }
+
+  // Classes differ in their pixels, so some have fewer tiles than others.
+  KNNCONV_DEVICE bool IsEmpty(const TapTile& tile) const {
+    return plan_.gemm.kind == gpu::Taps::kWindow &&
+           tile.row_tile * Shape::kRows >= PixelsOf(plan_.classes[tile.pixel_class]);
+  }
+
+  KNNCONV_DEVICE TableBox Box(const TapTile& tile, int box) const {
+    const gpu::Split part = gpu::Divide(tile.row_tile * Shape::kBoxes + box, plan_.parts);
+    const int64_t node = plan_.sorts ? order_[part.quotient] : part.quotient;
+    return {node, static_cast<int>(part.remainder) * kBoxRows};
+  }
+
+  // The row of the result that row `row` of the tile is.
+  KNNCONV_DEVICE int64_t OutRow(const TapTile& tile, int row) const {
+    const gpu::TapGemm& gemm = plan_.gemm;
+    if constexpr (Shape::kSource == Source::kRows) {
+      const gpu::Split place = gpu::Divide(tile.row_tile * Shape::kRows + row, gemm.batch);
+      return place.quotient < gemm.nodes ? place.remainder * gemm.nodes + place.quotient : kNoRow;
+    }
+    if (gemm.kind == gpu::Taps::kWindow) {
+      const PixelClass& pixels = plan_.classes[tile.pixel_class];
+      const int64_t pixel = tile.row_tile * Shape::kRows + row;
+      if (pixel >= PixelsOf(pixels)) return kNoRow;
+      const PixelPlace place = PlaceOf(pixels, pixel);
+      const int h = pixels.residue[0] + place.i * gpu::SpacingOf(gemm.window, 0);
+      const int w = pixels.residue[1] + place.j * gpu::SpacingOf(gemm.window, 1);
+      return place.image * gemm.nodes + int64_t{h} * gemm.window.out_size[1] + w;
+    }
+    const TableBox box = Box(tile, row / kBoxRows);
+    const int64_t b = box.first + row % kBoxRows;
+    return box.node < gemm.nodes && b < gemm.batch ? b * gemm.nodes + box.node : kNoRow;
+  }
+
+  // Where the box goes that starts with row `row` of the tile, beside its column; by plan.stores.
+  KNNCONV_DEVICE int FlatRow(const TapTile& tile, int row) const {
+    return static_cast<int>(tile.row_tile * Shape::kRows + row);
+  }
+  KNNCONV_DEVICE TableBox TableRows(const TapTile& tile, int row) const {
+    const TableBox box = Box(tile, row / kBoxRows);
+    return {box.node, box.first + row % kBoxRows};
+  }
+
+ private:
+  KNNCONV_DEVICE int64_t Index(int64_t turn) const {
+    const int64_t row = turn * rows_ + row_;
+    return row * plan_.row_of_blocks + (row % 2 == 0 ? place_ : plan_.row_of_blocks - 1 - place_);
+  }
+  KNNCONV_DEVICE int64_t PixelsOf(const PixelClass& pixels) const {
+    return plan_.gemm.batch * pixels.size[0] * pixels.size[1];
+  }
+
+  const TapPlan& plan_;
+  const uint16_t* order_;
+  const int place_, row_, rows_;
+};
+
+}  // namespace knnconv::hopper

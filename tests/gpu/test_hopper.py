@@ -1,0 +1,130 @@
+"""Hopper's kernels of forward and dinput, forced, against NumPy float64."""
+
+import functools
+
+import gpu_calls as calls
+import jax
+import numpy as np
+import oracle
+import pytest
+from gpu_calls import BF16, F16, F32
+from test_dense import SHAPES as DENSE_SHAPES
+from test_dense import _problem as dense_problem
+from test_knn import _hub_order as hub_order
+from test_knn import _problem as knn_problem
+
+from jax_knnconv import _ffi
+
+# B, C, O, N, M, K, V (None: the column is the slot): rows one by one below a batch of 64, else boxes of 128
+KNN_SHAPES = [
+    (1, 64, 64, 300, 257, 27, None),
+    (1, 72, 32, 300, 257, 27, 40),
+    (3, 8, 200, 50, 41, 9, None),
+    (20, 136, 200, 50, 41, 9, 5),
+    (40, 64, 64, 60, 33, 5, 200),
+    (64, 64, 64, 33, 20, 9, None),
+    (128, 96, 160, 40, 17, 9, 9),
+    (130, 40, 72, 25, 19, 40, None),
+    (130, 40, 72, 25, 19, 40, 7),
+    (300, 64, 136, 30, 11, 3, None),
+]
+TYPES = [(F16, F16), (BF16, BF16), (F16, F32), (BF16, F32)]
+
+
+@pytest.fixture(autouse=True)
+def hopper(gpu):
+    if float(gpu.compute_capability) != 9 or "hopper" not in _ffi.load_backend("cuda").implementations:
+        pytest.skip("no Hopper GPU, or a module without its kernels")
+
+
+def _check(found, function, operands, out_dtype, *more, **static):
+    exact = function(*operands, *more, **static)
+    bound = function(*(abs(oracle.f64(operand)) for operand in operands), *more, **static)
+    oracle.assert_within_ulp(found, exact, calls.SUM_SLACK * bound, out_dtype)
+
+
+@pytest.mark.parametrize("shape", KNN_SHAPES, ids=str)
+@pytest.mark.parametrize(("dtype", "out_dtype"), TYPES)
+def test_knn(shape, dtype, out_dtype):
+    x, weight, bias, g, indices, slots = knn_problem(shape, dtype)
+    zero = dtype == out_dtype
+    options = {"zero_empty_rows": zero}
+    y = calls.knn_forward(x, weight, indices, slots, bias, out_dtype=out_dtype, kernel="hopper", **options)
+    exact = oracle.knn_forward(x, weight, indices, slots, bias, **options)
+    bound = oracle.knn_forward(abs(oracle.f64(x)), abs(oracle.f64(weight)), indices, slots, abs(bias))
+    oracle.assert_within_ulp(y, exact, calls.SUM_SLACK * bound, out_dtype)
+    n = x.shape[1]
+    orders = calls.source_order(indices, slots, n, len(weight))
+    dx = calls.knn_dinput(g, weight, orders, num_inputs=n, out_dtype=out_dtype, kernel="hopper")
+    _check(dx, oracle.knn_dinput, (g, weight), out_dtype, indices, slots, num_inputs=n)
+
+
+@pytest.mark.parametrize("shape", [s for s in DENSE_SHAPES if s[3] % 8 == 0 and s[4] % 8 == 0], ids=str)
+@pytest.mark.parametrize(("dtype", "out_dtype"), TYPES)
+def test_dense(shape, dtype, out_dtype):
+    x, weight, bias, g, sizes, window = dense_problem(shape, dtype)
+    y = calls.dense_forward(x, weight, bias, output_size=sizes, out_dtype=out_dtype, kernel="hopper", **window)
+    _check(y, oracle.dense_forward, (x, weight, bias), out_dtype, output_size=sizes, **window)
+    if window["stride"][0] * window["stride"][1] > 9:
+        return  # more residue classes than a launch takes
+    size = x.shape[1:3]
+    dx = calls.dense_dinput(g, weight, input_size=size, out_dtype=out_dtype, kernel="hopper", **window)
+    _check(dx, oracle.dense_dinput, (g, weight), out_dtype, input_size=size, **window)
+
+
+@pytest.mark.parametrize("batch", [1, 70])
+def test_nothing_reads_what_holes_hide(batch):  # cases 8 to 10
+    """Junk indices stand for holes, and NaN in a row that no tap reads stays there."""
+    rng = np.random.default_rng(0)
+    n, m, k, c = 20, 50, 9, 64
+    indices = calls.random_table(rng, m, k, n)[0]
+    indices = np.where(indices == 0, 1, indices)
+    x, weight = calls.normal(rng, (batch, n, c), BF16), calls.normal(rng, (k, c, c), BF16, 0.05)
+    x[:, 0] = np.nan
+    y = calls.knn_forward(x, weight, indices, out_dtype=F32, kernel="hopper")
+    x[:, 0] = 0
+    np.testing.assert_allclose(y, oracle.knn_forward(x, weight, indices), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [1, 70])
+def test_hubs_are_left_to_their_own_sums(batch):
+    rng = np.random.default_rng(batch)
+    counts = np.array([3, 256, 600, 0, 257, 1])
+    owners, slots = np.repeat(np.arange(len(counts)), counts), rng.integers(0, 5, counts.sum())
+    g = calls.normal(rng, (batch, len(owners), 64), F16)
+    weight = calls.normal(rng, (5, 72, 64), F16, 0.1)
+    orders = hub_order(owners, slots, len(counts))
+    dx = calls.knn_dinput(g, weight, orders, num_inputs=len(counts), out_dtype=F32, kernel="hopper")
+    exact, bound = np.zeros((2, batch, len(counts), 72))
+    for slot in range(5):
+        taps = slots == slot
+        for target, transform in (exact, np.asarray), (bound, np.abs):
+            products = transform(oracle.f64(g[:, taps])) @ transform(oracle.f64(weight[slot])).T
+            np.add.at(target, (slice(None), owners[taps]), products)
+    oracle.assert_within_ulp(dx, exact, calls.SUM_SLACK * bound, F32)
+
+
+@pytest.mark.parametrize("batch", [2, 0])
+def test_without_products_the_bias_remains(batch):  # case 18
+    x, weight = np.ones((batch, 5, 64), F16), np.ones((0, 64, 64), F16)
+    y = calls.knn_forward(
+        x, weight, np.zeros((3, 0), np.int32), None, np.full((64,), 5, F32), out_dtype=F16, kernel="hopper"
+    )
+    np.testing.assert_array_equal(y, np.full((batch, 3, 64), 5, F16))
+
+
+def test_what_is_not_taken_is_refused():
+    x, weight, indices = np.ones((1, 4, 33), F16), np.ones((2, 33, 64), F16), np.zeros((4, 2), np.int32)
+    with pytest.raises(jax.errors.JaxRuntimeError, match='kernel="hopper" does not take this call'):
+        calls.knn_forward(x, weight, indices, out_dtype=F16, kernel="hopper")
+
+
+def test_shapes_choose_hopper_and_bits_stay():  # case 11
+    x, weight, bias, g, indices, slots = knn_problem((6, 64, 64, 40, 400, 27, 30), BF16)
+    orders = calls.source_order(indices, slots, 40, 30)
+    forward = functools.partial(calls.knn_forward, x, weight, indices, slots, bias, out_dtype=F32)
+    dinput = functools.partial(calls.knn_dinput, np.repeat(g, 12, 0), weight, orders, num_inputs=40, out_dtype=F32)
+    for run in forward, dinput:
+        expected = run(kernel="hopper")
+        for _ in range(10):
+            np.testing.assert_array_equal(run(), expected)
