@@ -1,0 +1,201 @@
+// A case's operands on the device, and the taps of its nodes.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "cases.h"
+
+inline void Check(cudaError_t code, int line) {
+  if (code == cudaSuccess) return;
+  std::printf("line %d: %s\n", line, cudaGetErrorString(code));
+  std::exit(1);
+}
+#define CHECK(expression) Check(expression, __LINE__)
+
+template <typename T>
+T* ToDevice(const std::vector<T>& host) {
+  T* device = nullptr;
+  CHECK(cudaMalloc(&device, std::max<size_t>(host.size(), 1) * sizeof(T)));
+  CHECK(cudaMemcpy(device, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return device;
+}
+
+// Taps of every node, one list after the other.
+struct Lists {
+  std::vector<int> begin, source, slot;
+};
+
+struct Problem {
+  Case c;
+  TapGemm gemm;
+  Lists lists;
+  int *begin, *source, *slot;
+  size_t source_elements, out_elements;
+  std::vector<void*> sources, outs;  // copies to cycle through
+};
+
+inline void Fill(std::vector<uint16_t>* to, Element type, float scale, std::mt19937* rng) {
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<uint16_t> pool(65537);
+  for (auto& v : pool) {
+    const float value = normal(*rng);
+    if (type == Element::kF16) {
+      const __half h = __float2half(value);
+      std::memcpy(&v, &h, 2);
+    } else {
+      const __nv_bfloat16 h = __float2bfloat16(value);
+      std::memcpy(&v, &h, 2);
+    }
+  }
+  for (size_t i = 0; i < to->size(); ++i) (*to)[i] = pool[(i * 7919 + i / 65537) % 65537];
+}
+
+inline Lists ListsOf(const Case& c, std::vector<int>* table, std::vector<int>* slots, std::mt19937* rng) {
+  Lists lists;
+  lists.begin.push_back(0);
+  if (c.kind == Taps::kSources && c.holes == 0) {  // a random table's, by source
+    std::vector<std::vector<std::pair<int, int>>> of(c.nodes);
+    for (int v = 0; v < c.slots; ++v) {
+      for (int m = 0; m < c.source_rows; ++m) of[(*rng)() % c.nodes].push_back({v, m});
+    }
+    for (auto& list : of) {
+      for (auto& [slot, source] : list) {
+        lists.slot.push_back(slot);
+        lists.source.push_back(source);
+      }
+      lists.begin.push_back(static_cast<int>(lists.source.size()));
+    }
+    return lists;
+  }
+  auto uniform = [&] { return std::uniform_real_distribution<double>()(*rng); };
+  const int junk[] = {INT32_MIN, -50000000, -1, c.source_rows, c.source_rows + 1, INT32_MAX};
+  for (int n = 0; n < c.nodes; ++n) {
+    if (c.kind == Taps::kWindow) {
+      const int oh = n / c.out[1], ow = n % c.out[1];
+      for (int f = 0; f < c.kernel[0] * c.kernel[1]; ++f) {
+        const int at[2] = {f / c.kernel[1], f % c.kernel[1]}, o[2] = {oh, ow};
+        int s[2];
+        bool exists = true;
+        for (int d = 0; d < 2; ++d) {
+          if (!c.transposed) {
+            s[d] = o[d] * c.stride[d] + at[d] * c.dilation[d] - c.padding[d];
+          } else {
+            const int distance = o[d] + c.padding[d] - at[d] * c.dilation[d];
+            exists = exists && distance % c.stride[d] == 0;
+            s[d] = distance / c.stride[d];
+          }
+          exists = exists && s[d] >= 0 && s[d] < c.size[d];
+        }
+        if (!exists) continue;
+        lists.source.push_back(s[0] * c.size[1] + s[1]);
+        lists.slot.push_back(f);
+      }
+    } else if (c.kind == Taps::kSources) {
+      int count = c.holes > 0 && n % 5 == 1 ? 0 : 1 + static_cast<int>((*rng)() % (2 * c.taps - 1));
+      if (c.holes > 0 && n == 2) count = knnconv::gpu::kHubTaps + 1;
+      if (c.holes > 0 && n == 3) count = knnconv::gpu::kHubTaps;
+      std::vector<int> s(count);
+      for (int& v : s) v = (*rng)() % c.slots;
+      std::sort(s.begin(), s.end());
+      for (int v : s) {
+        lists.slot.push_back(v);
+        lists.source.push_back(1 + (*rng)() % (c.source_rows - 1));
+      }
+    } else {
+      std::vector<int> s(c.taps);
+      for (int k = 0; k < c.taps; ++k) s[k] = c.kind == Taps::kColumns ? k : (*rng)() % c.slots;
+      std::sort(s.begin(), s.end());
+      for (int k = 0; k < c.taps; ++k) {
+        int source = 1 + (*rng)() % (c.source_rows - 1), slot = s[k];
+        const bool hole = uniform() < c.holes || (c.holes > 0 && n == 1);
+        if (hole) source = junk[(*rng)() % 6];
+        table->push_back(source);
+        slots->push_back(slot);
+        if (hole) continue;
+        lists.source.push_back(source);
+        lists.slot.push_back(slot);
+      }
+    }
+    lists.begin.push_back(static_cast<int>(lists.source.size()));
+  }
+  return lists;
+}
+
+inline Problem Make(const Case& c, int copies) {
+  std::mt19937 rng(7);
+  Problem p{c};
+  std::vector<int> table, slots;
+  p.lists = ListsOf(c, &table, &slots, &rng);
+  p.begin = ToDevice(p.lists.begin);
+  p.source = ToDevice(p.lists.source);
+  p.slot = ToDevice(p.lists.slot);
+  p.source_elements = size_t{1} * c.batch * c.source_rows * c.depth;
+  p.out_elements = size_t{1} * c.batch * c.nodes * c.columns;
+  std::vector<uint16_t> x(p.source_elements), w(size_t{1} * c.slots * c.depth * c.columns);
+  Fill(&x, c.type, 1.0f, &rng);
+  Fill(&w, c.type, 0.05f, &rng);
+  if (c.kind != Taps::kWindow && c.holes > 0) {  // no tap reads row 0
+    for (int b = 0; b < c.batch; ++b) std::fill_n(&x[size_t{1} * b * c.source_rows * c.depth], c.depth, 0x7fff);
+  }
+  for (int i = 0; i < copies; ++i) {
+    p.sources.push_back(ToDevice(x));
+    void* out = nullptr;
+    CHECK(cudaMalloc(&out, p.out_elements * 4 + 64));
+    p.outs.push_back(out);
+  }
+  TapGemm& g = p.gemm;
+  g = {};
+  g.source = p.sources[0];
+  g.weight = ToDevice(w);
+  if (!c.transposed && c.has_bias) {
+    std::vector<float> bias(c.columns);
+    for (float& b : bias) b = std::normal_distribution<float>()(rng);
+    g.bias = ToDevice(bias);
+  }
+  g.out = p.outs[0];
+  g.source_type = g.compute_type = c.type;
+  g.out_type = c.out_type;
+  g.transposed = c.transposed;
+  g.zero_empty_rows = c.zero_empty;
+  g.kind = c.kind;
+  g.batch = c.batch;
+  g.nodes = c.nodes;
+  g.source_rows = c.source_rows;
+  g.depth = c.depth;
+  g.columns = c.columns;
+  g.slots = c.slots;
+  if (c.kind == Taps::kSources) {
+    std::vector<int> words;
+    for (int b : p.lists.begin) {
+      words.push_back(b);
+      words.push_back(0);
+    }
+    g.table.offsets = ToDevice(words);
+    g.table.sources = p.source;
+    g.table.slots = p.slot;
+  } else if (c.kind != Taps::kWindow) {
+    g.table.columns = c.taps;
+    g.table.sources = ToDevice(table);
+    g.table.slots = c.kind == Taps::kRows ? ToDevice(slots) : nullptr;
+  }
+  for (int d = 0; d < 2; ++d) {
+    g.window.kernel[d] = c.kernel[d];
+    g.window.stride[d] = c.stride[d];
+    g.window.padding[d] = c.padding[d];
+    g.window.dilation[d] = c.dilation[d];
+    g.window.source_size[d] = c.size[d];
+    g.window.out_size[d] = c.out[d];
+  }
+  g.window.transposed = c.transposed;
+  return p;
+}
+
+inline void Free(Problem* p) {
+  for (void* s : p->sources) cudaFree(s);
+  for (void* s : p->outs) cudaFree(s);
+  cudaFree(p->begin), cudaFree(p->source), cudaFree(p->slot), cudaFree(const_cast<void*>(p->gemm.weight));
+}
