@@ -10,7 +10,7 @@ import pathlib
 import pytest
 import toolchains
 
-CHECKS = ("check_cast", "check_dweight", "check_fragments", "check_tap_gemm")
+CHECKS = ("check_cast", "check_dweight", "check_fragments", "check_halo", "check_hopper_schedule", "check_tap_gemm")
 AMD_FORMS = ("gfx9", "gfx11", "gfx12")
 FAULTS = {
     "kFminf": "check_cast",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import types
 import warnings
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import jax_knnconv as jkc
-from jax_knnconv import _dispatch, _ffi, _kernel_choice
+from jax_knnconv import _dispatch, _ffi, _kernel_choice, _smoke
 from jax_knnconv._specs import KnnSpec
 
 TABLE = jkc.NeighborTable(np.array([[0, 1], [2, -1], [1, 1]]), num_inputs=3)
@@ -264,8 +265,18 @@ def test_a_kernel_and_an_implementation_must_agree():
     assert choices("dense_forward", config=jkc.KernelConfig(kernel="halo"), implementation="wmma") == {"kernel": "halo"}
 
 
+@pytest.fixture
+def card(monkeypatch):
+    """A GPU of compute capability 9.0 whose smoke calls come out right."""
+    found = types.SimpleNamespace(device_kind="a card", compute_capability="9.0")
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: [found])
+    monkeypatch.setattr(_smoke, "run", lambda operation, device: None)
+    monkeypatch.setattr(_dispatch, "_proven", set())
+    return found
+
+
 @pytest.mark.parametrize("given", [{"implementation": "hopper"}, {"config": jkc.KernelConfig(kernel="hopper")}])
-def test_hopper_falls_back_with_one_warning_where_the_module_has_none(given, modules):
+def test_hopper_falls_back_with_one_warning_where_the_module_has_none(given, modules, card):
     with pytest.warns(jkc.FallbackWarning, match="built without the 'hopper' kernels") as told:
         text = lowered(lambda: [run(**given) for run in (PASSES["knn_forward"], PASSES["dense_dinput"])])
     assert "jax_knnconv_" not in text

@@ -5,6 +5,14 @@
 
 namespace knnconv::gpu {
 
+// kHalo's kernels know how mma.sync's operands lie in registers, so that they are CUDA's alone; their own checks run them on
+// the CPU. A program that links without them defines KNNCONV_WITHOUT_HALO.
+#if defined(__HIP_PLATFORM_AMD__) || defined(KNNCONV_PLAIN) || defined(KNNCONV_WITHOUT_HALO)
+inline constexpr bool kHasHaloKernels = false;
+#else
+inline constexpr bool kHasHaloKernels = true;
+#endif
+
 enum class KernelFamily {
   kByShape,
   kAnyPortable,  // by shape, among those that run on every architecture: kPortable and kHalo

@@ -54,20 +54,27 @@ Status LaunchKernel(void (*kernel)(Params...), gpuStream_t stream, int64_t block
 
 }  // namespace internal
 
-// Launches kKernel<<<blocks, threads, kSharedBytes>>>(params...), or makes it ready where `site` says so. No blocks: no
-// launch. A kernel always runs with the same kSharedBytes.
-template <auto kKernel, int kSharedBytes, typename... Params>
-Status Launch(const LaunchSite& site, int64_t blocks, int threads, Params... params) {
+// Launches kKernel<<<blocks, threads, shared_bytes>>>(params...), or makes it ready where `site` says so. No blocks: no
+// launch. `most_shared_bytes` is the same in all launches of a kernel.
+template <auto kKernel, typename... Params>
+Status LaunchSized(const LaunchSite& site, int64_t blocks, int threads, int shared_bytes, int most_shared_bytes,
+                   Params... params) {
   static std::atomic<uint64_t> ready{0};  // a bit for each device
   const uint64_t bit = site.device < 64 ? uint64_t{1} << site.device : 0;
   if ((ready.load(std::memory_order_acquire) & bit) == 0) {
-    KNNCONV_GPU_RETURN_IF_ERROR(internal::AllowShared(reinterpret_cast<const void*>(kKernel), kSharedBytes,
+    KNNCONV_GPU_RETURN_IF_ERROR(internal::AllowShared(reinterpret_cast<const void*>(kKernel), most_shared_bytes,
                                                       site.device));
     ready.fetch_or(bit, std::memory_order_release);
   }
   if (site.prepare || blocks == 0) return {};
   if (blocks > INT32_MAX) return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "blocks <= INT32_MAX"};
-  return internal::LaunchKernel(kKernel, site.stream, blocks, threads, kSharedBytes, params...);
+  return internal::LaunchKernel(kKernel, site.stream, blocks, threads, shared_bytes, params...);
+}
+
+// The same for a kernel that always runs with kSharedBytes.
+template <auto kKernel, int kSharedBytes, typename... Params>
+Status Launch(const LaunchSite& site, int64_t blocks, int threads, Params... params) {
+  return LaunchSized<kKernel>(site, blocks, threads, kSharedBytes, kSharedBytes, params...);
 }
 
 }  // namespace knnconv::gpu

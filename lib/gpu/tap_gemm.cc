@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "gpu/halo.h"
+#include "gpu/stem.h"
 #include "gpu/tap_gemm_launch.h"
 #ifdef KNNCONV_HOPPER
 #include "hopper/tap_gemm.h"
@@ -91,6 +93,15 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
     }
   }
 #endif
+  if constexpr (kHasHaloKernels) {
+    const bool forced = wanted.kernel == KernelFamily::kHalo;
+    Device device;
+    KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
+    if (Allows(wanted.kernel, KernelFamily::kHalo)) {
+      if (forced ? HaloCan(gemm, device) : HaloTakes(gemm, device)) return RunHalo(site, gemm, device);
+      if (forced ? StemCan(gemm, device) : StemTakes(gemm, device)) return RunStem(site, gemm, device);
+    }
+  }
   // Where there is nothing to multiply, the portable kernels write the bias for all.
   const bool products = gemm.depth > 0 && gemm.source_rows > 0 && gemm.slots > 0 && gemm.batch * gemm.nodes > 0;
   if (products && gemm.columns > 0 && !Allows(wanted.kernel, KernelFamily::kPortable)) {

@@ -35,11 +35,14 @@ KNNCONV_DEVICE void AddTo(float4* sum, const float4& other) {
   sum->w += other.w;
 }
 
+KNNCONV_DEVICE bool IsBelow(int32_t index, int32_t size) {
+  return static_cast<uint32_t>(index) < static_cast<uint32_t>(size);
+}
+
 // Whether a tap of the table is none of its holes.
 KNNCONV_DEVICE bool IsTap(const gpu::NeighborTable& table, int64_t tap) {
-  const bool has_slot = table.slots == nullptr ||
-                        static_cast<uint32_t>(__ldg(table.slots + tap)) < static_cast<uint32_t>(table.slot_count);
-  return has_slot && static_cast<uint32_t>(__ldg(table.indices + tap)) < static_cast<uint32_t>(table.sources);
+  const bool has_slot = table.slots == nullptr || IsBelow(gpu::ReadOnly(table.slots + tap), table.slot_count);
+  return has_slot && IsBelow(gpu::ReadOnly(table.indices + tap), table.sources);
 }
 
 // Whether a row of the table has taps. A whole warp asks.

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "gpu/lanes.h"
 #include "gpu/vendor.h"
 
 namespace knnconv::hopper {
@@ -37,7 +38,7 @@ KNNCONV_HOST_DEVICE constexpr int64_t CeilDivide(int64_t a, int64_t b) { return 
 
 // A value that all threads of a warp have. The compiler then keeps it, and what follows from it, in uniform registers,
 // from which the copy engine takes its operands.
-KNNCONV_DEVICE int32_t Uniform(int32_t value) { return __shfl_sync(0xffffffff, value, 0); }
+KNNCONV_DEVICE int32_t Uniform(int32_t value) { return gpu::GroupShuffle(value, 0, gpu::kGroupLanes); }
 
 // The line of all steps and its cuts. Its length has 31 bits.
 struct DweightSchedule {
@@ -52,7 +53,7 @@ struct DweightSchedule {
   KNNCONV_HOST_DEVICE int32_t tiles_of_list() const { return row_tiles * column_tiles; }
   KNNCONV_HOST_DEVICE int32_t tiles() const { return lists * tiles_of_list(); }
 
-  KNNCONV_DEVICE int32_t Offset(int32_t list) const { return __ldg(offsets + 2 * int64_t{list}); }
+  KNNCONV_DEVICE int32_t Offset(int32_t list) const { return gpu::ReadOnly(offsets + 2 * int64_t{list}); }
 
   // Steps of one tile of a list.
   KNNCONV_DEVICE int32_t StepsOf(int32_t list) const {
@@ -82,6 +83,19 @@ struct DweightSegment {
   int32_t first, steps;  // of the tile's depth
   int32_t part;          // where its partial sums are: its block's and its tile's numbers added, which none shares
 };
+
+// Numbers of a tile's first part and of the one behind its last. They are consecutive.
+struct DweightParts {
+  int32_t first, end;
+};
+
+KNNCONV_DEVICE DweightParts PartsOf(const DweightSchedule& schedule, int32_t list, int32_t tile) {
+  const int32_t steps = schedule.StepsOf(list), begin = schedule.Before(list) + steps * tile;
+  const int32_t number = list * schedule.tiles_of_list() + tile;
+  if (steps == 0) return {0, 0};
+  const int32_t length = schedule.Length();
+  return {number + schedule.BlockOf(length, begin), number + schedule.BlockOf(length, begin + steps - 1) + 1};
+}
 
 // The rows of a table that a segment's steps are of, and each step's part of its row's batch entries. All rows pass
 // with their first part, then with the next one: blocks then read the same part of x, from all over the table, at about

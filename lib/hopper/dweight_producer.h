@@ -132,7 +132,7 @@ class DweightProducer {
     }
     const int32_t size = is_source ? task_.table.sources : task_.table.outputs;
     const auto node_of = [&](int32_t row) {
-      return !is_source && !is_row ? -1 : nodes == nullptr ? row : __ldg(nodes + int64_t{row} * pitch);
+      return !is_source && !is_row ? -1 : nodes == nullptr ? row : gpu::ReadOnly(nodes + int64_t{row} * pitch);
     };
     DweightRows rows(task_.schedule, segment);
     int32_t node = node_of(rows.row());

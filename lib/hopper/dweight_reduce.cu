@@ -29,19 +29,6 @@ KNNCONV_DEVICE void Add(float4* sum, const float4& value) {
   sum->w += value.w;
 }
 
-// Numbers of the first part of a tile and of the one behind its last. They are consecutive.
-struct Parts {
-  int32_t first, end;
-};
-
-KNNCONV_DEVICE Parts PartsOf(const DweightSchedule& schedule, int32_t list, int32_t tile) {
-  const int32_t steps = schedule.StepsOf(list), begin = schedule.Before(list) + steps * tile;
-  const int32_t number = list * schedule.tiles_of_list() + tile;
-  if (steps == 0) return {0, 0};
-  const int32_t length = schedule.Length();
-  return {number + schedule.BlockOf(length, begin), number + schedule.BlockOf(length, begin + steps - 1) + 1};
-}
-
 template <typename T>
 KNNCONV_DEVICE void StorePair(void* out, int64_t at, float first, float second) {
   struct alignas(2 * sizeof(T)) Pair {
@@ -74,7 +61,7 @@ KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, float4* shared) {
 
   float4 sum = {0, 0, 0, 0};
   if (exists) {
-    const Parts parts = PartsOf(schedule, list, tile);
+    const DweightParts parts = PartsOf(schedule, list, tile);
     const int64_t pitch = r.tile.elements() / 4;
     const float4* const partials = reinterpret_cast<const float4*>(r.task.partials) + at;
     for (int32_t part = parts.first + lane; part < parts.end; part += kBatch * r.lanes) {
@@ -109,7 +96,7 @@ KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column
   const int32_t shortest = max(schedule.Length() / schedule.blocks, 1), most = (schedule.steps / shortest + 2) * sums;
   float4 sum = {0, 0, 0, 0};
   for (int32_t at = lane; at < schedule.row_tiles * most; at += kBiasLanes) {
-    const Parts parts = PartsOf(schedule, 0, at / most * schedule.column_tiles + column / r.tile.columns);
+    const DweightParts parts = PartsOf(schedule, 0, at / most * schedule.column_tiles + column / r.tile.columns);
     const int32_t part = parts.first + at % most / sums;
     if (part < parts.end) Add(&sum, partials[int64_t{part} * (kBiasSums / 4) + at % sums * quads]);
   }

@@ -33,7 +33,10 @@
 #define gpuDeviceAttributeMaxSharedMemoryPerBlockOptin ::knnconv::gpu::plain::Attribute::kSharedBytes
 #define gpuDeviceGetAttribute ::knnconv::gpu::plain::GetAttribute
 
-struct uint4 {
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
 struct alignas(8) float2 {
@@ -43,6 +46,8 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
+inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 inline float __uint_as_float(uint32_t bits) {
   float value;

@@ -1,0 +1,42 @@
+// Forward over a table without slots for up to 4 channels, such as the first layer of a network: the kernel of
+// stem_kernel.h, and when it runs.
+#pragma once
+
+#include "gpu/device.h"
+#include "gpu/divisor.h"
+#include "gpu/tap_gemm.h"
+
+namespace knnconv::gpu {
+
+inline constexpr int kStemChannels = 4;  // of a source row, as shared memory holds it
+inline constexpr int kStemSamples = 2;   // that a block computes together
+inline constexpr int kStemWarps = 8;
+
+struct StemPlan {
+  uint32_t column_tiles, sample_pairs;
+  int32_t parts;         // blocks that share a pair's rows
+  int32_t row_tiles;     // of 16 rows
+  int32_t steps;         // of 4 taps
+  int32_t sample_bytes;  // of one sample's source in shared memory
+  int32_t bias_at, weight_at, source_at, bytes;  // places in shared memory, after 16 bytes of zeros
+  bool vector_weight;    // 16-byte loads are possible
+  Divisor by_depth;
+};
+
+// Whether the stem kernel can compute `gemm` on the device.
+bool StemCan(const TapGemm& gemm, const Device& device);
+
+// Whether it is the one to choose by shape.
+bool StemTakes(const TapGemm& gemm, const Device& device);
+
+// InvalidConfiguration where StemCan is false.
+Status RunStem(const LaunchSite& site, const TapGemm& gemm, const Device& device);
+
+// Products of 8 columns in a tile.
+constexpr int StemProducts(int columns) { return columns <= 32 ? 4 : columns <= 64 || columns > 96 ? 8 : 12; }
+
+// Instantiated in a source of its own for each type of products.
+template <typename T>
+Status LaunchStem(const LaunchSite& site, const TapGemm& gemm, const StemPlan& plan, int shared_limit);
+
+}  // namespace knnconv::gpu

@@ -1,0 +1,5 @@
+#include "gpu/stem_instances.h"
+
+namespace knnconv::gpu {
+template Status LaunchStem<BFloat>(const LaunchSite&, const TapGemm&, const StemPlan&, int);
+}  // namespace knnconv::gpu

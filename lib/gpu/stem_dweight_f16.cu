@@ -1,0 +1,6 @@
+#include "gpu/stem_dweight_instances.h"
+
+namespace knnconv::gpu {
+template Status LaunchStemDweight<Half>(const LaunchSite&, const Dweight&, const ColumnTaps&,
+                                         const StemDweightPlan&, int);
+}  // namespace knnconv::gpu

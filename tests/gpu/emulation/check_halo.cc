@@ -1,0 +1,231 @@
+// Runs the kernels of few channels (halo.h, halo_dweight.h, stem.h, stem_dweight.h) on the CPU and compares with sums
+// in double, tap by tap.
+#include <array>
+
+#include "check.h"
+#include "gpu/halo.h"
+#include "gpu/halo_dweight.h"
+#include "gpu/stem.h"
+#include "gpu/stem_dweight.h"
+
+using namespace knnconv::gpu;
+using namespace knnconv::gpu::check;
+
+namespace {
+
+struct Tap {
+  int64_t row, source;  // of the forward operation
+  int slot;
+};
+
+struct Problem {
+  int64_t batch, rows, sources;
+  int slots, channels, columns;
+  std::vector<Tap> taps;
+};
+
+struct Operands {
+  std::vector<float> x, weight, g, bias;
+};
+
+struct Expected {
+  std::vector<double> y, dx, dw, db;
+};
+
+Expected Compute(const Problem& p, const Operands& with) {
+  Expected all;
+  all.y.resize(p.batch * p.rows * p.columns);
+  all.dx.resize(p.batch * p.sources * p.channels);
+  all.dw.resize(int64_t{p.slots} * p.channels * p.columns);
+  all.db.resize(p.columns);
+  for (size_t i = 0; i < all.y.size(); ++i) {
+    all.y[i] = with.bias[i % p.columns];
+    all.db[i % p.columns] += with.g[i];
+  }
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (const Tap& tap : p.taps) {
+      for (int c = 0; c < p.channels; ++c) {
+        for (int o = 0; o < p.columns; ++o) {
+          const int64_t x = (b * p.sources + tap.source) * p.channels + c, y = (b * p.rows + tap.row) * p.columns + o;
+          const int64_t w = (int64_t{tap.slot} * p.channels + c) * p.columns + o;
+          all.y[y] += double{with.x[x]} * with.weight[w];
+          all.dx[x] += double{with.g[y]} * with.weight[w];
+          all.dw[w] += double{with.x[x]} * with.g[y];
+        }
+      }
+    }
+  }
+  return all;
+}
+
+// The gemm's operands are all but its taps.
+TapGemm Gemm(const Problem& p, bool transposed) {
+  TapGemm gemm{};
+  gemm.transposed = transposed;
+  gemm.batch = p.batch;
+  gemm.nodes = transposed ? p.sources : p.rows;
+  gemm.source_rows = transposed ? p.rows : p.sources;
+  gemm.depth = transposed ? p.columns : p.channels;
+  gemm.columns = transposed ? p.channels : p.columns;
+  gemm.slots = p.slots;
+  gemm.out_type = Element::kF32;
+  return gemm;
+}
+
+Dweight Gradient(const Problem& p) {
+  Dweight dweight{};
+  dweight.batch = p.batch;
+  dweight.slots = p.slots;
+  dweight.channels = p.channels;
+  dweight.columns = p.columns;
+  dweight.dw_type = dweight.db_type = Element::kF32;
+  return dweight;
+}
+
+// `forward` and `gradient` run (site, device, operands) and say whether the device can; `dinput` likewise, where there
+// is one.
+template <typename T, typename Forward, typename Dinput, typename Gradients>
+void Check(const std::string& name, const Problem& p, const Forward& forward, const Dinput& dinput,
+           const Gradients& gradients) {
+  const auto x = Values<T>(p.batch * p.sources * p.channels), g = Values<T>(p.batch * p.rows * p.columns);
+  const auto weight = Values<T>(int64_t{p.slots} * p.channels * p.columns);
+  const Operands wide{ToFloats(x), ToFloats(weight), ToFloats(g), Values<float>(p.columns)};
+  const Expected expected = Compute(p, wide);
+  for (const Setting& setting : kSettings) {
+    plain::schedule = setting.schedule;
+    const LaunchSite site{nullptr, setting.device, false};
+    Device device;
+    RequireOk(name, GetDevice(setting.device, &device));
+    for (bool float_x : {false, true}) {
+      const Element x_type = float_x ? Element::kF32 : ElementOf<T>::value;
+      const void* const from = float_x ? static_cast<const void*>(wide.x.data()) : x.data();
+      TapGemm gemm = Gemm(p, false);
+      auto y = Unwritten(expected.y.size());
+      gemm.source = from;
+      gemm.source_type = x_type;
+      gemm.compute_type = ElementOf<T>::value;
+      gemm.weight = weight.data();
+      gemm.bias = wide.bias.data();
+      gemm.out = y.data();
+      if (forward(site, device, gemm)) Compare(name + ", forward", y, expected.y);
+
+      // Room for one slice, and for several.
+      for (size_t slices : {1, 7}) {
+        Dweight dweight = Gradient(p);
+        auto dw = Unwritten(expected.dw.size()), db = Unwritten(expected.db.size());
+        auto partials = Unwritten(slices * (dw.size() + db.size()));
+        dweight.x = from;
+        dweight.x_type = x_type;
+        dweight.g = g.data();
+        dweight.g_type = ElementOf<T>::value;
+        dweight.dw = dw.data();
+        dweight.db = db.data();
+        dweight.partials = partials.data();
+        dweight.partial_elements = static_cast<int64_t>(partials.size());
+        if (!gradients(site, device, dweight)) continue;
+        Compare(name + ", dweight", dw, expected.dw);
+        Compare(name + ", bias", db, expected.db);
+      }
+    }
+    TapGemm gemm = Gemm(p, true);
+    auto dx = Unwritten(expected.dx.size());
+    gemm.source = g.data();
+    gemm.source_type = gemm.compute_type = ElementOf<T>::value;
+    gemm.weight = weight.data();
+    gemm.out = dx.data();
+    if (dinput(site, device, gemm)) Compare(name + ", dinput", dx, expected.dx);
+  }
+}
+
+using Pair = std::array<int, 2>;
+
+template <typename T>
+void CheckWindow(int64_t batch, Pair in, Pair kernel, Pair stride, Pair padding, Pair dilation, Pair out, int channels,
+                 int columns) {
+  Problem p{batch, int64_t{out[0]} * out[1], int64_t{in[0]} * in[1], kernel[0] * kernel[1], channels, columns, {}};
+  for (int i = 0; i < out[0]; ++i) {
+    for (int j = 0; j < out[1]; ++j) {
+      for (int f = 0; f < p.slots; ++f) {
+        const int h = i * stride[0] + f / kernel[1] * dilation[0] - padding[0];
+        const int w = j * stride[1] + f % kernel[1] * dilation[1] - padding[1];
+        if (h < 0 || h >= in[0] || w < 0 || w >= in[1]) continue;
+        p.taps.push_back({int64_t{i} * out[1] + j, int64_t{h} * in[1] + w, f});
+      }
+    }
+  }
+  const std::string name = "window " + std::to_string(in[0]) + " x " + std::to_string(in[1]) + ", " +
+                           std::to_string(channels) + " -> " + std::to_string(columns);
+  const auto run = [&](const LaunchSite& site, const Device& device, TapGemm& gemm) {
+    gemm.kind = Taps::kWindow;
+    gemm.window.transposed = gemm.transposed;
+    for (int d = 0; d < 2; ++d) {
+      gemm.window.kernel[d] = kernel[d];
+      gemm.window.stride[d] = stride[d];
+      gemm.window.padding[d] = padding[d];
+      gemm.window.dilation[d] = dilation[d];
+      gemm.window.source_size[d] = gemm.transposed ? out[d] : in[d];
+      gemm.window.out_size[d] = gemm.transposed ? in[d] : out[d];
+    }
+    if (!HaloCan(gemm, device)) return false;
+    RequireOk(name, RunHalo(site, gemm, device));
+    return true;
+  };
+  Check<T>(name, p, run, run, [&](const LaunchSite& site, const Device& device, const Dweight& dweight) {
+    DenseTaps taps{};
+    taps.kernel_width = kernel[1];
+    for (int d = 0; d < 2; ++d) {
+      taps.in_size[d] = in[d];
+      taps.out_size[d] = out[d];
+      taps.stride[d] = stride[d];
+      taps.padding[d] = padding[d];
+      taps.dilation[d] = dilation[d];
+    }
+    if (!HaloCan(dweight, taps, device)) return false;
+    RequireOk(name, RunHaloDweight(site, dweight, taps, device));
+    return true;
+  });
+}
+
+template <typename T>
+void CheckTable(int64_t batch, int rows, int sources, int channels, int columns, int neighbours) {
+  Problem p{batch, rows, sources, neighbours, channels, columns, {}};
+  std::vector<int32_t> indices;
+  for (int m = 0; m < rows; ++m) {
+    for (int k = 0; k < neighbours; ++k) {
+      const int32_t junk[] = {-1, sources, INT32_MAX, INT32_MIN};
+      const bool hole = m == 1 || Pick(0, 6) == 0;
+      indices.push_back(hole ? junk[Pick(0, 3)] : Pick(0, sources - 1));
+      if (!hole) p.taps.push_back({m, indices.back(), k});
+    }
+  }
+  const std::string name = "table " + std::to_string(channels) + " -> " + std::to_string(columns);
+  const auto none = [](const LaunchSite&, const Device&, const TapGemm&) { return false; };
+  const auto forward = [&](const LaunchSite& site, const Device& device, TapGemm& gemm) {
+    gemm.kind = Taps::kColumns;
+    gemm.table.sources = indices.data();
+    gemm.table.columns = neighbours;
+    if (!StemCan(gemm, device)) return false;
+    RequireOk(name, RunStem(site, gemm, device));
+    return true;
+  };
+  Check<T>(name, p, forward, none, [&](const LaunchSite& site, const Device& device, const Dweight& dweight) {
+    const ColumnTaps taps{{indices.data(), nullptr, sources, rows, neighbours, neighbours, false}, {}};
+    if (!StemCan(dweight, taps, device)) return false;
+    RequireOk(name, RunStemDweight(site, dweight, taps, device));
+    return true;
+  });
+}
+
+}  // namespace
+
+int main() {
+  CheckWindow<BFloat>(2, {9, 21}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {9, 21}, 16, 24);
+  CheckWindow<Half>(2, {19, 13}, {3, 2}, {2, 3}, {1, 0}, {2, 1}, {8, 4}, 8, 33);
+  CheckWindow<BFloat>(2, {20, 18}, {7, 7}, {2, 2}, {3, 2}, {1, 1}, {10, 9}, 3, 64);
+  CheckWindow<Half>(1, {9, 9}, {2, 2}, {4, 3}, {0, 0}, {1, 1}, {2, 3}, 12, 5);
+  CheckWindow<BFloat>(1, {40, 37}, {3, 3}, {1, 1}, {0, 0}, {1, 1}, {38, 35}, 32, 8);
+  CheckTable<BFloat>(3, 40, 37, 3, 24, 11);
+  CheckTable<Half>(2, 70, 90, 4, 104, 6);
+  CheckTable<BFloat>(1, 17, 20, 1, 64, 50);
+  return Result();
+}
