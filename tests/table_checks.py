@@ -63,3 +63,14 @@ def traced_builder(num_inputs, num_slots):
 
 def traced_table(indices, slots=None, *, num_inputs, num_slots=None):
     return traced_builder(num_inputs, num_slots)(indices, slots)
+
+
+def forward(x, w, table):
+    """x [N, C], w [V, C, O]; slots are columns unless the table has them."""
+    indices = np.asarray(table.indices)
+    slots = np.broadcast_to(np.arange(indices.shape[1]), indices.shape) if table.slots is None else table.slots
+    y = np.zeros((len(indices), w.shape[2]))
+    for k in range(indices.shape[1]):
+        taps = (indices[:, k] >= 0) & (indices[:, k] < len(x))
+        y[taps] += np.einsum("nc,nco->no", x[indices[taps, k]], w[np.asarray(slots)[taps, k]])
+    return y

@@ -6,20 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from table_checks import INT32_MAX, INT32_MIN, assert_same, expected_leaves, traced_table
+from table_checks import INT32_MAX, INT32_MIN, assert_same, expected_leaves, forward, traced_table
 
 from jax_knnconv.table import NeighborTable
-
-
-def forward(x, w, table):
-    """y by the rows of a table; x [N, C], w [V, C, O]."""
-    y = np.zeros((table.num_outputs, w.shape[2]))
-    for m, row in enumerate(np.asarray(table.indices)):
-        for k, source in enumerate(row):
-            slot = k if table.slots is None else int(table.slots[m, k])
-            if 0 <= source < table.num_inputs:
-                y[m] += x[source] @ w[slot]
-    return y
 
 
 def dinput(g, w, table):

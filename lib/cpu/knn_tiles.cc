@@ -15,29 +15,36 @@ namespace {
 
 int64_t Nodes(const KnnPass& pass) { return pass.out.dimensions()[pass.out.dimensions().size() - 2]; }
 
-// Sources of so few bytes stay in the cache: asking for their rows ahead would only take time.
-constexpr int64_t kNearBytes = 1 << 17;
+// Rows shorter than a cache line, of sources that fit into the cache: to ask for them ahead would only take time.
+bool AreNear(const KnnBlock& block) { return block.row_bytes < 64 && block.batch_bytes < 1 << 17; }
 
 // Adds the taps of a block whose slot is the column: all rows have their k-th tap in slot k. Marks nodes that have any.
 template <typename Sums>
 void AddColumns(const KnnBlock& block, const int32_t* indices, int64_t row_columns, int64_t columns, Sums& sums,
                 char* used) {
-  const int64_t batches = block.batches.size();
-  const bool prefetched = block.batch_bytes > kNearBytes;
+  // Copies: writes to `used` could change the block for all that the compiler knows.
+  const int64_t batches = block.batches.size(), nodes = block.nodes.size(), sources = block.sources;
+  const int64_t row_bytes = block.row_bytes, batch_bytes = block.batch_bytes;
+  const char* const first_batch = block.Batch(0);
+  const bool prefetched = !AreNear(block);
   const void* pointers[kBlockRows];
   for (int64_t k = 0; k < columns; ++k) {
     bool any = false;
-    for (int64_t n = 0; n < block.nodes.size(); ++n) {
+    for (int64_t n = 0; n < nodes; ++n) {
       const int32_t index = indices[n * row_columns + k];
-      if (prefetched && k + 1 < columns && !IsHole(indices[n * row_columns + k + 1], block.sources)) {
-        const int64_t next = indices[n * row_columns + k + 1] * block.row_bytes;
-        for (int64_t b = 0; b < batches; ++b) PrefetchRow(block.Batch(b) + next, block.row_bytes);
+      if (prefetched && k + 1 < columns && !IsHole(indices[n * row_columns + k + 1], sources)) {
+        const char* next = first_batch + indices[n * row_columns + k + 1] * row_bytes;
+        for (int64_t b = 0; b < batches; ++b, next += batch_bytes) PrefetchRow(next, row_bytes);
       }
-      const bool hole = IsHole(index, block.sources);
+      const bool hole = IsHole(index, sources);
       used[n] |= !hole;
       any |= !hole;
+      if (batches == 1) {
+        pointers[n] = hole ? nullptr : first_batch + index * row_bytes;
+        continue;
+      }
       for (int64_t b = 0; b < batches; ++b) {
-        pointers[n * batches + b] = hole ? nullptr : block.Batch(b) + index * block.row_bytes;
+        pointers[n * batches + b] = hole ? nullptr : first_batch + b * batch_bytes + index * row_bytes;
       }
     }
     if (any) sums.Add(k, pointers);
