@@ -10,7 +10,6 @@ import numpy as np
 from jax_knnconv._bilinear import Family
 from jax_knnconv._calls import Operation, Pass, make_calls
 from jax_knnconv._knn_shards import of_shard
-from jax_knnconv._primitive import absent
 from jax_knnconv._xla import knn as xla
 from jax_knnconv.table import NeighborTable
 
@@ -32,13 +31,10 @@ SLOT_LABELS = (("slot_offset", "slot_word"), ("slot_tap",), ("slot_tap",))
 
 
 def table_operands(table: NeighborTable) -> tuple[Any, ...]:
-    """A table's arrays, with placeholders for those that it does not have."""
+    """A table's arrays, None for those that it does not have."""
     leaves = (getattr(table, name) for name in OPERANDS)
     # A table without taps has derived orders of shape (0,), which would read as placeholders: one undefined entry.
-    return tuple(
-        absent(jnp.int32) if leaf is None else jnp.full((1,), -1, jnp.int32) if leaf.shape == (0,) else leaf
-        for leaf in leaves
-    )
+    return tuple(jnp.full((1,), -1, jnp.int32) if leaf is not None and leaf.shape == (0,) else leaf for leaf in leaves)
 
 
 def empty_rows(spec: Any) -> dict[str, Any]:

@@ -23,8 +23,12 @@ ABSENT = (0,)  # the shape of an operand or result that is not there
 
 
 def absent(dtype: Any = np.float32) -> Any:
-    """The placeholder for an operand that is not there."""
-    return np.zeros(ABSENT, dtype)
+    """The placeholder for an operand that is not there.
+
+    It belongs to the trace that asks for it. A constant would become an operand of a surrounding `shard_map`, and there
+    arrays of size 0 crash the compiler of jaxlib 0.11.
+    """
+    return jnp.zeros(ABSENT, dtype)
 
 
 def is_absent(value: Any) -> bool:
@@ -61,7 +65,11 @@ def _trace(call: Callable[..., Any], operands: Sequence[Any], params: dict[str, 
 
 
 def bind(primitive: Primitive, call: Callable[..., Any], operands: Sequence[Any], **params: Any) -> list[Any]:
-    """Bind a primitive made by `define` to operands; `call(*operands, **params)` is what it computes."""
+    """Bind a primitive made by `define` to operands; `call(*operands, **params)` is what it computes.
+
+    A table's array that is None becomes a placeholder here, and no earlier, so that none is a residual of a gradient.
+    """
+    operands = [absent(jnp.int32) if o is None else o for o in operands]
     operands = [o if isinstance(o, jax.core.Tracer) else jnp.asarray(o) for o in operands]
     return primitive.bind(*operands, call=_trace(call, operands, params), **params)
 
