@@ -58,11 +58,7 @@ int TileRows(const TapGemm& gemm, int columns, int multiprocessors) {
 
 Staging ChooseStaging(const TapGemm& gemm, bool vector, bool asynchronous) {
   if (!vector || !asynchronous || gemm.source_type != gemm.compute_type) return Staging::kAny;
-  // In a tile of many nodes some node has several taps of nearly every slot, and slot by slot as many layers as the most
-  // there are: on 100,000 points with K = 27, 5 times the products (0.74 ms) where cells need twice as many.
-  constexpr int kCellsBatch = 8;
-  const bool cells = gemm.kind == Taps::kSources && gemm.compute_type == Element::kBF16 && gemm.batch <= kCellsBatch;
-  return cells ? Staging::kCells : Staging::kAsync;
+  return HasCells(gemm) ? Staging::kCells : Staging::kAsync;
 }
 
 int SharedBytes(const TapGemm& gemm, const TapLaunch& launch) {
