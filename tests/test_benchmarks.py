@@ -153,7 +153,7 @@ def test_resident_growth_of_a_known_allocation(measure):
         time.sleep(0.05)  # long enough to be polled
         return result
 
-    memory._return_freed_memory()  # of tests before this one, which would be taken again without growth
+    memory.return_freed_memory()  # of tests before this one, which would be taken again without growth
     growth = measure(allocate)
     assert growth.result[0] == 2
     assert 60 * MEGABYTE <= growth.temporary <= 72 * MEGABYTE
