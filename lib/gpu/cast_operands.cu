@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "gpu/arithmetic.h"
 #include "gpu/fault.h"
 
 namespace knnconv::gpu {
@@ -66,8 +67,7 @@ __global__ void __launch_bounds__(kThreads) CastKernel(CastSide cotangent, CastS
 }
 
 CastSide ToSide(const CastOperand& operand) {
-  const auto aligned = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
-  return {operand.from, operand.to, operand.size, aligned(operand.from) && aligned(operand.to)};
+  return {operand.from, operand.to, operand.size, IsAligned(operand.from) && IsAligned(operand.to)};
 }
 
 int64_t Blocks(int64_t size) { return (size + kThreads * kElements - 1) / (kThreads * kElements); }

@@ -1,22 +1,10 @@
 // dw[fh, fw, c, o] = sum over b, i, j:  x[b, (i, j) * stride + (fh, fw) * dilation - padding, c] * g[b, i, j, o]
 #include "gpu/dweight_call.h"
 #include "gpu/handlers.h"
+#include "gpu/window.h"
 
 namespace knnconv::gpu {
 namespace {
-
-constexpr int64_t kReach = int64_t{1} << 29;  // pixels; kernels compute their positions in 32 bits
-
-ffi::Error ReadPair(const ffi::Dictionary& attributes, const char* name, int64_t least, int32_t (&into)[2]) {
-  const auto given = attributes.get<ffi::Span<const int64_t>>(name);
-  if (given.has_error()) return given.error();
-  KNNCONV_CHECK(given->size() == 2);
-  for (int d = 0; d < 2; ++d) {
-    KNNCONV_CHECK((*given)[d] >= least && (*given)[d] < kReach);
-    into[d] = static_cast<int32_t>((*given)[d]);
-  }
-  return ffi::Error::Success();
-}
 
 template <ffi::ExecutionStage kStage>
 ffi::Error Run(gpuStream_t stream, int32_t device, Buffer x, Buffer g, ResultBuffer dw, ResultBuffer db,

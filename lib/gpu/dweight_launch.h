@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "gpu/arithmetic.h"
 #include "gpu/device.h"
 #include "gpu/dweight.h"
 #include "gpu/dweight_kernel.h"
@@ -14,8 +15,6 @@
 
 namespace knnconv::gpu {
 namespace internal {
-
-inline bool IsAligned(const void* pointer, int bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
 inline bool HasSources(const DenseTaps& taps) { return taps.in_size[0] > 0 && taps.in_size[1] > 0; }
 inline bool HasSources(const ColumnTaps& taps) { return taps.table.sources > 0; }
@@ -65,7 +64,7 @@ Status LaunchChosen(const LaunchSite& site, const Dweight& dweight, const Taps& 
 template <typename Taps>
 Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps& taps, int64_t positions, bool by_slot,
                      const DweightChoice& choice) {
-  using internal::IsAligned, internal::Staging;
+  using internal::Staging;
 #ifdef KNNCONV_HOPPER
   if (Allows(choice.kernel, KernelFamily::kHopper)) {
     bool takes = false;
@@ -81,9 +80,9 @@ Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps&
     return Refused(choice.kernel, __FILE__, __LINE__);
   }
   const bool vectors = choice.vector != 0;
-  const bool cotangent_vectors = vectors && dweight.columns % kVector == 0 && IsAligned(dweight.g, 16);
+  const bool cotangent_vectors = vectors && dweight.columns % kVector == 0 && IsAligned(dweight.g);
   const bool source_vectors = vectors && dweight.x_type == dweight.g_type && dweight.channels % kVector == 0 &&
-                              IsAligned(dweight.x, 16);
+                              IsAligned(dweight.x);
   const Staging staging = !cotangent_vectors ? Staging::kScalar : source_vectors ? Staging::kBoth : Staging::kCotangent;
 
   const DweightSizes sizes{dweight.shapes.groups.count(), positions, dweight.slots, dweight.channels, dweight.columns,
@@ -115,7 +114,7 @@ Status LaunchDweight(const LaunchSite& site, const Dweight& dweight, const Taps&
   grid.tiles_of_slot = static_cast<int32_t>(CeilDiv(dweight.channels, tile.rows));
   grid.bias_parts = static_cast<int32_t>(split.bias_parts);
   grid.bias_partials = dweight.partials + sums * weight;
-  grid.vector_partials = dweight.columns % 4 == 0 && IsAligned(dweight.partials, 16);
+  grid.vector_partials = dweight.columns % 4 == 0 && IsAligned(dweight.partials);
   const int64_t blocks = sums * split.row_tiles * split.column_tiles;
   KNNCONV_GPU_RETURN_IF_ERROR(
       dweight.g_type == Element::kF16

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "gpu/vendor.h"
+#include "gpu/arithmetic.h"
 
 namespace knnconv::gpu {
 
@@ -45,8 +45,6 @@ struct DweightSplit {
   int64_t slices;
   int64_t bias_parts;  // of a slice: row tiles that each sum a part of db
 };
-
-KNNCONV_HOST_DEVICE constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The width of 128, 64 and 32 with the least work for `size` rows or columns. The weights are what narrower tiles
 // lose by loading more for each product. Staging of x by elements ships without the middle width of rows.

@@ -1,5 +1,7 @@
 #include "gpu/dweight_reduce.h"
 
+#include "gpu/arithmetic.h"
+
 namespace knnconv::gpu {
 namespace {
 
@@ -80,8 +82,7 @@ Status LaunchReduce(const LaunchSite& site, int64_t groups, const PartialSums& w
 }
 
 bool TakesVectors(const PartialSums& sums) {
-  const auto aligned = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
-  return sums.size % 4 == 0 && aligned(sums.partials) && aligned(sums.out);
+  return sums.size % 4 == 0 && IsAligned(sums.partials) && IsAligned(sums.out);
 }
 
 }  // namespace

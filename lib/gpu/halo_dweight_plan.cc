@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "gpu/arithmetic.h"
+
 namespace knnconv::gpu {
 namespace {
 
 constexpr int kWarpsDown = 4;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t RowUnits(const TapGemm& forward) { return CeilDiv(forward.slots * CeilDiv(forward.depth, kHaloChunk), 2); }
 
@@ -35,9 +35,8 @@ bool PlanPixels(const Dweight& dweight, const TapGemm& forward, const HaloDweigh
   const int64_t bytes = plan->stage_at + int64_t{2} * plan->stage_bytes;
   if (bytes > shared_limit) return false;
   plan->bytes = static_cast<int32_t>(bytes);
-  const auto aligned = [](const void* address, int bytes) { return reinterpret_cast<uintptr_t>(address) % bytes == 0; };
-  plan->vector_cotangent = dweight.columns % kHaloChunk == 0 && aligned(dweight.g, 16);
-  plan->vector_partials = dweight.columns % 2 == 0 && aligned(dweight.partials, 8);
+  plan->vector_cotangent = dweight.columns % kHaloChunk == 0 && IsAligned(dweight.g);
+  plan->vector_partials = dweight.columns % 2 == 0 && IsAligned(dweight.partials, 8);
 
   // Slices fill the device once.
   const int resident = ResidentBlocks(plan->bytes, shared_limit, HaloDweightBlocks(shape.units, shape.groups));

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "gpu/arithmetic.h"
+
 namespace knnconv::gpu {
 namespace {
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-bool IsAligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
 
 // What a tile of this height and width needs in a dimension of the source.
 int64_t HaloOf(const WindowTaps& window, int dimension, int64_t tile) {

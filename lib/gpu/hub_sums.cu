@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/device.h"
 #include "gpu/tap_layers.h"
 
 namespace knnconv::gpu {
@@ -246,12 +247,12 @@ __global__ void __launch_bounds__(kThreads) HubTotals(const KNNCONV_PARAMETER Hu
 }  // namespace
 
 Status RunHubSums(const LaunchSite& site, const TapGemm& gemm, int64_t taps, float* partials) {
-  int multiprocessors = 0;
-  KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(&multiprocessors, gpuDeviceAttributeMultiprocessorCount, site.device));
+  Device device;
+  KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
   const bool empty = HubPartials(gemm, taps) == 0;
   const Hubs hubs{gemm, empty ? 0 : (taps + kHubTaps - 1) / kHubTaps, partials};
   const int64_t units = gemm.groups.count() * hubs.units, parts = std::min<int64_t>(gemm.batch, kBatchParts);
-  const int64_t resident = int64_t{multiprocessors} * (2048 / kThreads);  // the sums do not depend on it
+  const int64_t resident = int64_t{device.multiprocessors} * (2048 / kThreads);  // the sums do not depend on it
   KNNCONV_GPU_RETURN_IF_ERROR(
       (Launch<HubSegments, 0>(site, std::min(units * 2 * parts, resident), kThreads, hubs, parts)));
   return Launch<HubTotals, 0>(site, std::min(units, resident), kThreads, hubs);

@@ -2,17 +2,16 @@
 
 #include <algorithm>
 
+#include "gpu/arithmetic.h"
+
 namespace knnconv::gpu {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 bool Plan(const TapGemm& gemm, const Device& device, StemPlan* plan) {
-  const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.columns == 0 || gemm.source_rows == 0;
   if (gemm.kind != Taps::kColumns || gemm.transposed || empty) return false;
   if (gemm.depth < 1 || gemm.depth > kStemChannels) return false;
-  if (int64_t{gemm.columns} * ElementBytes(gemm.out_type) % 16 != 0 || !aligned(gemm.out)) return false;
+  if (int64_t{gemm.columns} * ElementBytes(gemm.out_type) % 16 != 0 || !IsAligned(gemm.out)) return false;
   const int products = StemProducts(gemm.columns);
   const int64_t steps = CeilDiv(gemm.table.columns, 4), row_tiles = CeilDiv(gemm.nodes, 16);
   const int64_t pairs = CeilDiv(gemm.batch, kStemSamples), column_tiles = CeilDiv(gemm.columns, products * 8);
@@ -32,7 +31,7 @@ bool Plan(const TapGemm& gemm, const Device& device, StemPlan* plan) {
   plan->weight_at = static_cast<int32_t>(weight_at);
   plan->source_at = static_cast<int32_t>(source_at);
   plan->bytes = static_cast<int32_t>(bytes);
-  plan->vector_weight = gemm.columns % 8 == 0 && aligned(gemm.weight);
+  plan->vector_weight = gemm.columns % 8 == 0 && IsAligned(gemm.weight);
   plan->by_depth = Divisor(static_cast<uint32_t>(gemm.depth));
   // One block a multiprocessor; fewer than all would leave some idle, more would stage sources and weights again.
   const int64_t share = device.multiprocessors / std::min<int64_t>(kinds, device.multiprocessors);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/arithmetic.h"
 #include "gpu/dweight_plan.h"
 #include "gpu/dweight_reduce.h"
 #include "gpu/stem.h"
@@ -11,12 +12,11 @@ namespace {
 
 bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, StemDweightPlan* plan) {
   const NeighborTable& table = taps.table;
-  const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const bool empty = dweight.batch == 0 || table.outputs == 0 || table.sources == 0 || dweight.slots == 0;
   if (empty || dweight.shapes.members.count() != 1) return false;
   if (dweight.channels < 1 || dweight.channels > kStemChannels) return false;
   if (dweight.columns == 0 || dweight.columns % 8 != 0) return false;
-  if (!aligned(dweight.g) || !aligned(dweight.partials)) return false;
+  if (!IsAligned(dweight.g) || !IsAligned(dweight.partials)) return false;
   if (dweight.db != nullptr && table.zero_empty_rows) return false;  // it counts all rows
   *plan = {};
   const int products = StemProducts(dweight.columns);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "gpu/arithmetic.h"
+#include "gpu/device.h"
 #include "gpu/halo.h"
 #include "gpu/stem.h"
 #include "gpu/tap_gemm_launch.h"
@@ -12,8 +14,6 @@
 
 namespace knnconv::gpu {
 namespace {
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t PixelClasses(const TapGemm& gemm) {
   if (gemm.kind != Taps::kWindow || !gemm.transposed) return 1;
@@ -71,12 +71,9 @@ int SharedBytes(const TapGemm& gemm, const TapLaunch& launch) {
 }  // namespace
 
 Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice& wanted) {
-  int multiprocessors = 0, shared_limit = 0;
-  KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(&multiprocessors, gpuDeviceAttributeMultiprocessorCount, site.device));
-  KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(&shared_limit, gpuDeviceAttributeMaxSharedMemoryPerBlockOptin, site.device));
-  int generation = 0;
-  KNNCONV_GPU_CHECK(gpuDeviceGetAttribute(&generation, gpuDeviceAttributeComputeCapabilityMajor, site.device));
-  if (gemm.compute_type == Element::kBF16 && generation < 8) {  // its kernels are empty there; Python asks before
+  Device device;
+  KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
+  if (gemm.compute_type == Element::kBF16 && device.capability < 80) {  // empty kernels; Python asks before
     return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
   }
 
@@ -85,14 +82,12 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
     bool takes = false;
     KNNCONV_GPU_RETURN_IF_ERROR(hopper::Takes(site.device, gemm, &takes));
     if (takes && (wanted.kernel == KernelFamily::kHopper || hopper::Pays(gemm))) {
-      return hopper::RunTapGemm(site, gemm, hopper::ChooseForm(gemm, multiprocessors));
+      return hopper::RunTapGemm(site, gemm, hopper::ChooseForm(gemm, device.multiprocessors));
     }
   }
 #endif
   if constexpr (kHasHaloKernels) {
     const bool forced = wanted.kernel == KernelFamily::kHalo;
-    Device device;
-    KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
     if (Allows(wanted.kernel, KernelFamily::kHalo)) {
       if (forced ? HaloCan(gemm, device) : HaloTakes(gemm, device)) return RunHalo(site, gemm, device);
       if (forced ? StemCan(gemm, device) : StemTakes(gemm, device)) return RunStem(site, gemm, device);
@@ -104,18 +99,17 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
     return Refused(wanted.kernel, __FILE__, __LINE__);
   }
   TapLaunch launch{};
-  auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const bool vector = wanted.vector != 0;
   const int weight_line = gemm.transposed ? gemm.depth : gemm.columns;
-  launch.vector_a = vector && gemm.depth % 8 == 0 && aligned(gemm.source);
-  launch.vector_b = vector && weight_line % 8 == 0 && aligned(gemm.weight);
+  launch.vector_a = vector && gemm.depth % 8 == 0 && IsAligned(gemm.source);
+  launch.vector_b = vector && weight_line % 8 == 0 && IsAligned(gemm.weight);
   launch.staging = ChooseStaging(gemm, launch.vector_a && launch.vector_b, wanted.asynchronous);
 
   launch.columns = wanted.columns > 0 ? wanted.columns : TileColumns(gemm.columns);
-  launch.rows = wanted.rows > 0 ? wanted.rows : TileRows(gemm, launch.columns, multiprocessors);
+  launch.rows = wanted.rows > 0 ? wanted.rows : TileRows(gemm, launch.columns, device.multiprocessors);
   if (launch.staging != Staging::kAsync) launch.rows = kRegisterStagedRows;
   // sm_75 and AMD have 64 KB.
-  while (SharedBytes(gemm, launch) > shared_limit && (launch.rows > 64 || launch.columns > 32)) {
+  while (SharedBytes(gemm, launch) > device.shared_bytes && (launch.rows > 64 || launch.columns > 32)) {
     if (launch.rows > 64) {
       launch.rows = 64;
     } else {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/arithmetic.h"
 #include "gpu/device.h"
 #include "hopper/device.h"
 #include "hopper/dweight_choice.h"
@@ -12,23 +13,21 @@
 namespace knnconv::hopper {
 namespace {
 
-using gpu::Dweight, gpu::DenseTaps, gpu::ColumnTaps, gpu::SlotTaps, gpu::LaunchSite, gpu::Status;
+using gpu::Dweight, gpu::DenseTaps, gpu::ColumnTaps, gpu::SlotTaps, gpu::IsAligned, gpu::LaunchSite, gpu::Status;
 
 constexpr int kLeastWidth = 48;      // channels or columns; fewer leave too much of a box empty
 constexpr int64_t kLeastBatch = 32;  // of a table, likewise
 
-bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+int32_t ChannelBoxes(const Dweight& dweight) { return static_cast<int32_t>(CeilDiv(dweight.channels, kBox)); }
 
-int32_t ChannelBoxes(const Dweight& dweight) { return static_cast<int32_t>(CeilDivide(dweight.channels, kBox)); }
-
-int64_t StepsOfRow(const Dweight& dweight) { return CeilDivide(dweight.batch, kStep); }
+int64_t StepsOfRow(const Dweight& dweight) { return CeilDiv(dweight.batch, kStep); }
 
 int64_t Positions(const Dweight& dweight, const DenseTaps& taps) {
   return dweight.batch * taps.out_size[0] * taps.out_size[1];
 }
 
 DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
-  return {1, int64_t{dweight.slots} * ChannelBoxes(dweight), CeilDivide(Positions(dweight, taps), kStep)};
+  return {1, int64_t{dweight.slots} * ChannelBoxes(dweight), CeilDiv(Positions(dweight, taps), kStep)};
 }
 
 DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
@@ -39,23 +38,20 @@ DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
 DweightSizes SizesOf(const Dweight& dweight, const SlotTaps& taps) {
   const int64_t rows = taps.table.outputs;
   DweightSizes sizes = {dweight.slots, ChannelBoxes(dweight),
-                        CeilDivide(rows * taps.table.neighbours, dweight.slots) * StepsOfRow(dweight)};
+                        CeilDiv(rows * taps.table.neighbours, dweight.slots) * StepsOfRow(dweight)};
   sizes.sums_rows = dweight.db != nullptr;
   return sizes;
 }
 
 template <typename Taps>
-Status MakePlan(int ordinal, const Dweight& dweight, const Taps& taps, int tile, DweightSizes* sizes,
-                DweightPlan* plan) {
-  gpu::Device device;
-  KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(ordinal, &device));
+void MakePlan(const gpu::Device& device, const Dweight& dweight, const Taps& taps, int tile, DweightSizes* sizes,
+              DweightPlan* plan) {
   *sizes = SizesOf(dweight, taps);
   sizes->columns = dweight.columns;
   sizes->partial_elements = dweight.partial_elements;
   sizes->chain = ChainPositions(dweight.dw_type);
   sizes->multiprocessors = device.multiprocessors;
   *plan = ChoosePlan(*sizes, tile);
-  return {};
 }
 
 // Pixels of x as the taps of slot 0 visit them; other slots add their offsets.
@@ -99,22 +95,22 @@ bool IsInReach(const Dweight& dweight, const SlotTaps& taps) { return IsInReach(
 bool HasShortLine(const Dweight& dweight, const DweightSizes& sizes) {
   const double row_boxes = double(sizes.lists) * double(sizes.boxes);
   const double steps = row_boxes * double(sizes.steps + StepsOfRow(dweight));
-  return steps * double(CeilDivide(sizes.columns, kBox)) < INT32_MAX;
+  return steps * double(CeilDiv(sizes.columns, kBox)) < INT32_MAX;
 }
 
 template <typename Taps>
 Status Takes(int ordinal, const Dweight& dweight, const Taps& taps, bool* takes) {
   *takes = false;
-  bool is_hopper = false;
-  KNNCONV_GPU_RETURN_IF_ERROR(IsHopper(ordinal, &is_hopper));
+  gpu::Device device;
+  KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(ordinal, &device));
   const bool exists = dweight.slots > 0 && dweight.batch > 0 && dweight.channels > 0 && dweight.columns > 0;
   const bool fits = dweight.x_type == dweight.g_type && dweight.channels % 8 == 0 && dweight.columns % 8 == 0 &&
                     IsAligned(dweight.x) && IsAligned(dweight.g) && IsAligned(dweight.partials) &&
                     dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1;
-  if (!is_hopper || !exists || !fits || !IsInReach(dweight, taps)) return {};
+  if (!IsHopper(device) || !exists || !fits || !IsInReach(dweight, taps)) return {};
   DweightSizes sizes;
   DweightPlan plan;
-  KNNCONV_GPU_RETURN_IF_ERROR(MakePlan(ordinal, dweight, taps, -1, &sizes, &plan));
+  MakePlan(device, dweight, taps, -1, &sizes, &plan);
   *takes = plan.tile >= 0 && HasShortLine(dweight, sizes);
   return {};
 }
@@ -124,9 +120,11 @@ bool IsWide(const Dweight& dweight) { return dweight.channels >= kLeastWidth && 
 template <typename Taps>
 Status Run(const LaunchSite& site, const Dweight& dweight, const Taps& taps, int tile, const CUtensorMap& x,
            const CUtensorMap& g, DweightTask task) {
+  gpu::Device device;
+  KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
   DweightSizes sizes;
   DweightPlan plan;
-  KNNCONV_GPU_RETURN_IF_ERROR(MakePlan(site.device, dweight, taps, tile, &sizes, &plan));
+  MakePlan(device, dweight, taps, tile, &sizes, &plan);
   if (plan.tile < 0) {
     return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "partials have room for the parts of every tile"};
   }
@@ -186,14 +184,14 @@ Status RunTable(const LaunchSite& site, const Dweight& dweight, const Taps& taps
 
 }  // namespace
 
-Status TakesDweight(int device, const Dweight& dweight, const ColumnTaps& taps, bool* takes) {
-  return Takes(device, dweight, taps, takes);
+Status TakesDweight(int ordinal, const Dweight& dweight, const ColumnTaps& taps, bool* takes) {
+  return Takes(ordinal, dweight, taps, takes);
 }
-Status TakesDweight(int device, const Dweight& dweight, const SlotTaps& taps, bool* takes) {
-  return Takes(device, dweight, taps, takes);
+Status TakesDweight(int ordinal, const Dweight& dweight, const SlotTaps& taps, bool* takes) {
+  return Takes(ordinal, dweight, taps, takes);
 }
-Status TakesDweight(int device, const Dweight& dweight, const DenseTaps& taps, bool* takes) {
-  return Takes(device, dweight, taps, takes);
+Status TakesDweight(int ordinal, const Dweight& dweight, const DenseTaps& taps, bool* takes) {
+  return Takes(ordinal, dweight, taps, takes);
 }
 
 bool PaysDweight(const Dweight& dweight, const ColumnTaps&) { return IsWide(dweight) && dweight.batch >= kLeastBatch; }

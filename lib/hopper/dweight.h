@@ -8,9 +8,9 @@ namespace knnconv::hopper {
 
 // Whether Hopper's kernels can run a call on this device: x and g of one 16-bit type, channels and columns multiples of
 // 8, no groups, partial sums with room, and a dense convolution within the copy engine's reach.
-gpu::Status TakesDweight(int device, const gpu::Dweight& dweight, const gpu::ColumnTaps& taps, bool* takes);
-gpu::Status TakesDweight(int device, const gpu::Dweight& dweight, const gpu::SlotTaps& taps, bool* takes);
-gpu::Status TakesDweight(int device, const gpu::Dweight& dweight, const gpu::DenseTaps& taps, bool* takes);
+gpu::Status TakesDweight(int ordinal, const gpu::Dweight& dweight, const gpu::ColumnTaps& taps, bool* takes);
+gpu::Status TakesDweight(int ordinal, const gpu::Dweight& dweight, const gpu::SlotTaps& taps, bool* takes);
+gpu::Status TakesDweight(int ordinal, const gpu::Dweight& dweight, const gpu::DenseTaps& taps, bool* takes);
 
 // Whether they are expected to be the faster ones, by shape. Only where they take the call.
 bool PaysDweight(const gpu::Dweight& dweight, const gpu::ColumnTaps& taps);

@@ -118,10 +118,10 @@ class DweightBoxBias {
 template <typename T>
 KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
   constexpr int kBatch = 8;  // rows loaded at a time
-  const int64_t share = CeilDivide(task.g_rows, gridDim.x), begin = share * blockIdx.x;
+  const int64_t share = CeilDiv(task.g_rows, gridDim.x), begin = share * blockIdx.x;
   const int64_t end = min(begin + share, task.g_rows);
   float4* out = reinterpret_cast<float4*>(task.bias_partials) +
-                CeilDivide(task.columns, kBiasSums) * (kBiasSums / 4) * blockIdx.x;
+                CeilDiv(task.columns, kBiasSums) * (kBiasSums / 4) * blockIdx.x;
   for (int first = 0; first < task.columns; first += kBiasSums, out += kBiasSums / 4) {
     const int columns = min(task.columns - first, kBiasSums), quads = columns / 4, parts = BiasParts(columns);
     const bool exists = thread / quads < parts;

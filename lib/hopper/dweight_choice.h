@@ -37,12 +37,12 @@ struct DweightPlan {
 inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const DweightTileSize& size = kDweightTiles[tile];
   DweightPlan plan;
-  plan.row_tiles = CeilDivide(sizes.boxes, size.row_boxes());
-  plan.column_tiles = CeilDivide(sizes.columns, size.columns);
+  plan.row_tiles = CeilDiv(sizes.boxes, size.row_boxes());
+  plan.column_tiles = CeilDiv(sizes.columns, size.columns);
   const int64_t tiles = sizes.lists * plan.row_tiles * plan.column_tiles;
   // Each block and each tile may bring a part, and its sums for db.
   const int64_t part = size.elements() + (sizes.sums_rows ? 0 : kBiasSums);
-  const int64_t of_block = part + (sizes.sums_rows ? CeilDivide(sizes.columns, kBiasSums) * kBiasSums : 0);
+  const int64_t of_block = part + (sizes.sums_rows ? CeilDiv(sizes.columns, kBiasSums) * kBiasSums : 0);
   const int64_t length = tiles * sizes.steps;
   plan.blocks =
       std::min({int64_t{sizes.multiprocessors}, (sizes.partial_elements - tiles * part) / of_block, length});
@@ -56,12 +56,12 @@ inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   constexpr double kProduct = 1.25;  // of the tensor cores' peak
   constexpr double kReduction = 2.5;  // of a part written and read again
   const double row_boxes = double(sizes.boxes) / double(plan.row_tiles);
-  const double column_boxes = double(CeilDivide(sizes.columns, kBox)) / double(plan.column_tiles);
+  const double column_boxes = double(CeilDiv(sizes.columns, kBox)) / double(plan.column_tiles);
   const double bytes = (row_boxes + column_boxes) * kBoxBytes;
   const double products = size.row_boxes() * size.columns * (kStep / 32.0) * kProduct;
   const double reads = size.row_boxes() * (kBoxBytes + size.columns * kStep * 2.0) / kShared;
   const double step = std::max({bytes / kFill, products, reads + bytes / kShared}) + kStart;
-  const double steps = double(CeilDivide(length, plan.blocks));
+  const double steps = double(CeilDiv(length, plan.blocks));
   const double tile_bytes = double(size.elements()) * 4;
   const double chains = std::max(1.0, std::min(steps, double(sizes.steps)) * kStep / double(sizes.chain));
   const double stores = std::max(1.0, steps / double(sizes.steps)) * (2 * chains - 1) * tile_bytes / kFill;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "gpu/arithmetic.h"
 #include "gpu/lanes.h"
 #include "gpu/vendor.h"
 
@@ -34,7 +35,7 @@ struct DweightTileSize {
 // c / 4 + i * columns / 4.
 KNNCONV_HOST_DEVICE constexpr int BiasParts(int columns) { return columns < kBiasSums ? kBiasSums / columns : 1; }
 
-KNNCONV_HOST_DEVICE constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+using gpu::CeilDiv;
 
 // A value that all threads of a warp have. The compiler then keeps it, and what follows from it, in uniform registers,
 // from which the copy engine takes its operands.

@@ -105,7 +105,7 @@ KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column
 
 // The lane's share of the sums of rows.
 KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int lane, int column) {
-  const int chunks = static_cast<int>(CeilDivide(r.task.columns, kBiasSums)), chunk = column / kBiasSums;
+  const int chunks = static_cast<int>(CeilDiv(r.task.columns, kBiasSums)), chunk = column / kBiasSums;
   const int columns = min(r.task.columns - chunk * kBiasSums, kBiasSums), sums = BiasParts(columns);
   const float4* const partials = reinterpret_cast<const float4*>(r.task.bias_partials) + column % kBiasSums / 4;
   float4 sum = {0, 0, 0, 0};
@@ -167,7 +167,7 @@ gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dw
   reduction.db = dweight.db;
   reduction.dw_type = dweight.dw_type;
   reduction.db_type = dweight.db_type;
-  const int64_t bias_blocks = dweight.db == nullptr ? 0 : CeilDivide(dweight.columns, kThreads / kBiasLanes * 4);
+  const int64_t bias_blocks = dweight.db == nullptr ? 0 : CeilDiv(dweight.columns, kThreads / kBiasLanes * 4);
   return gpu::Launch<ReduceKernel, 0>(site, reduction.weight_blocks + bias_blocks, kThreads, reduction);
 }
 

@@ -2,9 +2,10 @@
 #include "hopper/tap_gemm.h"
 
 #include <algorithm>
-#include <atomic>
 
+#include "gpu/arithmetic.h"
 #include "gpu/device.h"
+#include "hopper/device.h"
 #include "hopper/pixel_classes.h"
 #include "hopper/tap_launch.h"
 #include "hopper/tensor_map.h"
@@ -12,26 +13,7 @@
 namespace knnconv::hopper {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-bool IsAligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
-
-// Machine code of sm_90a runs on capability 9.0 alone. Asked of the runtime once a device.
-gpu::Status IsHopper(int ordinal, bool* is) {
-  constexpr int kDevices = 64;
-  enum : int { kUnknown, kNo, kYes };
-  static std::atomic<int> known[kDevices] = {};
-  int answer = ordinal < kDevices ? known[ordinal].load(std::memory_order_relaxed) : kUnknown;
-  if (answer == kUnknown) {
-    int major = 0, minor = 0;
-    KNNCONV_GPU_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal));
-    KNNCONV_GPU_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal));
-    answer = major == 9 && minor == 0 ? kYes : kNo;
-    if (ordinal < kDevices) known[ordinal].store(answer, std::memory_order_relaxed);
-  }
-  *is = answer == kYes;
-  return {};
-}
+using gpu::CeilDiv, gpu::IsAligned;
 
 BoxMap WeightMap(const gpu::TapGemm& gemm, int tile_columns) {
   const auto depth = static_cast<uint64_t>(gemm.depth), columns = static_cast<uint64_t>(gemm.columns);
@@ -151,11 +133,11 @@ double Microseconds(const gpu::TapGemm& gemm, const FormCost& cost, const std::v
 
 }  // namespace
 
-gpu::Status Takes(int device, const gpu::TapGemm& gemm, bool* takes) {
+gpu::Status Takes(int ordinal, const gpu::TapGemm& gemm, bool* takes) {
   *takes = false;
-  bool is_hopper = false;
-  KNNCONV_GPU_RETURN_IF_ERROR(IsHopper(device, &is_hopper));
-  if (!is_hopper || gemm.source_type != gemm.compute_type || gemm.groups.count() != 1) return {};
+  gpu::Device device;
+  KNNCONV_GPU_RETURN_IF_ERROR(gpu::GetDevice(ordinal, &device));
+  if (!IsHopper(device) || gemm.source_type != gemm.compute_type || gemm.groups.count() != 1) return {};
   if (gemm.out_type != gemm.compute_type && gemm.out_type != gpu::Element::kF32) return {};
   if (gemm.depth % 8 != 0 || gemm.columns % 8 != 0) return {};  // lines of multiples of 16 bytes
   if (!IsAligned(gemm.source) || !IsAligned(gemm.weight) || !IsAligned(gemm.out) || !IsAligned(gemm.bias)) return {};

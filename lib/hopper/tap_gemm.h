@@ -24,7 +24,7 @@ struct TileForm {
 bool CanStay(const gpu::TapGemm& gemm);
 
 // Whether Hopper's kernels can run `gemm` on this device.
-gpu::Status Takes(int device, const gpu::TapGemm& gemm, bool* takes);
+gpu::Status Takes(int ordinal, const gpu::TapGemm& gemm, bool* takes);
 
 // Whether they are expected to be the faster ones, by shape. Only where Takes.
 bool Pays(const gpu::TapGemm& gemm);

@@ -29,7 +29,8 @@
 #define gpuErrorNotSupported ::knnconv::gpu::plain::Error::kNotSupported
 #define gpuErrorInvalidConfiguration ::knnconv::gpu::plain::Error::kInvalidConfiguration
 #define gpuDeviceAttributeMultiprocessorCount ::knnconv::gpu::plain::Attribute::kMultiprocessors
-#define gpuDeviceAttributeComputeCapabilityMajor ::knnconv::gpu::plain::Attribute::kGeneration
+#define gpuDeviceAttributeComputeCapabilityMajor ::knnconv::gpu::plain::Attribute::kMajor
+#define gpuDeviceAttributeComputeCapabilityMinor ::knnconv::gpu::plain::Attribute::kMinor
 #define gpuDeviceAttributeMaxSharedMemoryPerBlockOptin ::knnconv::gpu::plain::Attribute::kSharedBytes
 #define gpuDeviceGetAttribute ::knnconv::gpu::plain::GetAttribute
 
@@ -87,13 +88,26 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(
 namespace knnconv::gpu::plain {
 
 enum class Error { kSuccess, kNotSupported, kInvalidConfiguration };
-enum class Attribute { kMultiprocessors, kGeneration, kSharedBytes };
+enum class Attribute { kMultiprocessors, kMajor, kMinor, kSharedBytes };
 
 // Two devices: number 0 has the shared memory of a recent NVIDIA GPU, number 1 that of AMD's and of the oldest NVIDIA ones.
 inline constexpr int kSharedBytes[] = {227 << 10, 64 << 10};
 
 inline Error GetAttribute(int* value, Attribute attribute, int device) {
-  *value = attribute == Attribute::kMultiprocessors ? 4 : attribute == Attribute::kGeneration ? 8 : kSharedBytes[device];
+  switch (attribute) {
+    case Attribute::kMultiprocessors:
+      *value = 4;
+      break;
+    case Attribute::kMajor:
+      *value = 8;
+      break;
+    case Attribute::kMinor:
+      *value = 0;
+      break;
+    case Attribute::kSharedBytes:
+      *value = kSharedBytes[device];
+      break;
+  }
   return Error::kSuccess;
 }
 
