@@ -9,6 +9,7 @@
 #include "gpu/stem.h"
 #include "gpu/tap_gemm_launch.h"
 #ifdef KNNCONV_HOPPER
+#include "hopper/halo.h"
 #include "hopper/tap_gemm.h"
 #endif
 
@@ -79,10 +80,14 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
 
 #ifdef KNNCONV_HOPPER
   if (Allows(wanted.kernel, KernelFamily::kHopper)) {
+    if (hopper::HaloTakes(gemm, device)) return hopper::RunHalo(site, gemm, device);
     bool takes = false;
     KNNCONV_GPU_RETURN_IF_ERROR(hopper::Takes(site.device, gemm, &takes));
     if (takes && (wanted.kernel == KernelFamily::kHopper || hopper::Pays(gemm))) {
       return hopper::RunTapGemm(site, gemm, hopper::ChooseForm(gemm, device.multiprocessors));
+    }
+    if (wanted.kernel == KernelFamily::kHopper && hopper::HaloCan(gemm, device)) {
+      return hopper::RunHalo(site, gemm, device);
     }
   }
 #endif

@@ -1,0 +1,27 @@
+// Defines LaunchHalo; included by the sources that instantiate it.
+#pragma once
+
+#include "hopper/halo_kernel.h"
+
+namespace knnconv::hopper {
+
+template <typename T, bool kPairs, bool kTransposed>
+gpu::Status LaunchHaloOrder(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
+                            int shared_limit) {
+  const int64_t blocks = gemm.groups.count() * plan.classes * plan.column_tiles * plan.blocks_of_kind;
+  if (FormOf(gemm).columns == 32) {
+    using Shape = HaloShape<T, kPairs, kTransposed, 32, 2>;
+    return gpu::LaunchSized<HaloKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, shared_limit, gemm, plan);
+  }
+  using Shape = HaloShape<T, kPairs, kTransposed, 64, 2>;
+  return gpu::LaunchSized<HaloKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, shared_limit, gemm, plan);
+}
+
+template <typename T>
+gpu::Status LaunchHalo(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan, int shared_limit) {
+  if (HasPairs(gemm)) return LaunchHaloOrder<T, true, false>(site, gemm, plan, shared_limit);
+  return gemm.transposed ? LaunchHaloOrder<T, false, true>(site, gemm, plan, shared_limit)
+                         : LaunchHaloOrder<T, false, false>(site, gemm, plan, shared_limit);
+}
+
+}  // namespace knnconv::hopper
