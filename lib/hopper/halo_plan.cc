@@ -40,21 +40,6 @@ int BlocksAcross(const TapGemm& gemm, int blocks) {
   return best;
 }
 
-// Where pixels lie in a line of the halo.
-void LayOutChunks(HaloPlan* plan) {
-  plan->stored_chunks = (plan->chunks + 1) / 2 * 2;
-  plan->pixel_pitch = 16;
-  plan->plane_pitch = static_cast<int32_t>(CeilDiv(plan->halo[1], plan->step[1])) * 16;
-  // Copies write neighbouring pixels' chunks side by side in time: 8 of them to different banks.
-  const int32_t units = plan->plane_pitch / 16 * plan->step[1];
-  const int32_t apart = plan->chunks == 2 ? 4 : plan->chunks == 4 ? 2 : 1, period = plan->chunks == 1 ? 1 : 2 * apart;
-  plan->chunk_pitch = (units + (period + apart - units % period) % period) * 16;
-  plan->line_pitch = plan->stored_chunks * plan->chunk_pitch;
-  plan->steps_of_group = plan->stored_chunks / 2;
-  plan->step_pitch = 2 * plan->chunk_pitch;
-  plan->lead = plan->last_lead = plan->chunk_pitch;
-}
-
 void LayOutPairs(const TapGemm& gemm, HaloPlan* plan) {
   const int32_t kernel_width = gemm.window.kernel[1], chunks = (kernel_width + 1) / 2;
   plan->pairs = static_cast<int32_t>(CeilDiv(plan->halo[1], 2));
@@ -68,6 +53,20 @@ void LayOutPairs(const TapGemm& gemm, HaloPlan* plan) {
 }
 
 }  // namespace
+
+int32_t ChunkPitch(int64_t pixels, int chunks) {
+  const int64_t apart = chunks == 2 ? 4 : chunks == 4 ? 2 : 1, period = 2 * apart;
+  return chunks == 1 ? static_cast<int32_t>(pixels * 16)
+                     : static_cast<int32_t>((CeilDiv(pixels - apart, period) * period + apart) * 16);
+}
+
+void LayOutChunks(int stored_chunks, gpu::HaloGeometry* geometry) {
+  const int64_t pixels = CeilDiv(geometry->halo[1], geometry->step[1]);
+  geometry->pixel_pitch = 16;
+  geometry->plane_pitch = static_cast<int32_t>(pixels * 16);
+  geometry->chunk_pitch = ChunkPitch(pixels * geometry->step[1], geometry->chunks);
+  geometry->line_pitch = stored_chunks * geometry->chunk_pitch;
+}
 
 bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan) {
   *plan = {};
@@ -84,7 +83,11 @@ bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPl
   if (pairs) {
     LayOutPairs(gemm, plan);
   } else {
-    LayOutChunks(plan);
+    plan->stored_chunks = (plan->chunks + 1) / 2 * 2;
+    LayOutChunks(plan->stored_chunks, plan);
+    plan->steps_of_group = plan->stored_chunks / 2;
+    plan->step_pitch = 2 * plan->chunk_pitch;
+    plan->lead = plan->last_lead = plan->chunk_pitch;
   }
   plan->row_pitch = plan->step[0] * plan->line_pitch;
   plan->halo_bytes = plan->halo[0] * plan->line_pitch;

@@ -21,6 +21,13 @@ inline constexpr int kHaloTeams = 4;    // warpgroups of a thread block, each wi
 inline constexpr int kTeamThreads = 128;
 inline constexpr int kStepElements = 16;  // in depth, of a product
 
+// Bytes from a chunk to the next, each 16 bytes of `pixels`, such that copies of neighbouring pixels' chunks, 8 at a time,
+// go to different banks.
+int32_t ChunkPitch(int64_t pixels, int chunks);
+
+// Where pixels of chunks lie in a halo whose lines hold `stored_chunks`.
+void LayOutChunks(int stored_chunks, gpu::HaloGeometry* geometry);
+
 // Columns of a tile, and its blocks of pixels: registers hold columns * blocks / 2 sums a thread.
 struct HaloForm {
   int columns, blocks;

@@ -1,0 +1,17 @@
+// Defines LaunchHaloDweight; included by the sources that instantiate it.
+#pragma once
+
+#include "gpu/launch.h"
+#include "hopper/halo_dweight_kernel.h"
+
+namespace knnconv::hopper {
+
+template <typename T>
+gpu::Status LaunchHaloDweight(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const gpu::TapGemm& forward,
+                              const HaloDweightPlan& plan, int shared_limit) {
+  const int64_t blocks = forward.groups.count() * plan.column_tiles * plan.blocks_of_kind;
+  return gpu::LaunchSized<HaloDweightKernel<T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes, shared_limit,
+                                                dweight, forward, plan);
+}
+
+}  // namespace knnconv::hopper
