@@ -65,23 +65,17 @@ bool PlanHaloDweight(const Dweight& dweight, const gpu::TapGemm& forward, int mu
   if (bytes > shared_limit) return false;
   plan->bytes = static_cast<int32_t>(bytes);
 
-  // Slices fill the device once, as far as there is room.
-  const int64_t kinds = forward.groups.count() * plan->column_tiles;
+  // Slices fill the device once, as far as there is room, or are as many as keep chains short.
+  const int64_t groups = forward.groups.count(), all_tiles = plan->all_tiles;
   const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
-  const int64_t slice = forward.groups.count() * (weight + (dweight.db != nullptr ? dweight.columns : 0));
-  const int64_t room = dweight.partial_elements / slice;
-  const auto blocks = [&](int64_t most) {
-    const int64_t used = std::min<int64_t>({most, multiprocessors / kinds, CeilDiv(plan->all_tiles, kDweightTeams)});
-    return std::max<int64_t>(used, 1);
-  };
-  // Chains that go to the partials before their end do so to their team's own.
-  const int64_t most = CeilDiv(plan->all_tiles, blocks(room) * kDweightTeams) * kDweightPixels;
-  plan->splits_teams = most > gpu::kChainPositions;
-  const int64_t room_of_blocks = plan->splits_teams ? room / kDweightTeams : room;
-  if (kinds > INT32_MAX || room_of_blocks < 1) return false;
-  plan->blocks_of_kind = static_cast<uint32_t>(blocks(room_of_blocks));
-  const int64_t sums = forward.groups.count() * plan->slices();
-  plan->bias_partials = dweight.db != nullptr ? dweight.partials + sums * weight : nullptr;
+  const int64_t room = dweight.partial_elements / (groups * (weight + (dweight.db != nullptr ? dweight.columns : 0)));
+  const int64_t least = CeilDiv(all_tiles, kDweightTeams * (gpu::kChainPositions / kDweightPixels));
+  const int64_t most = std::min<int64_t>({room, multiprocessors / (groups * plan->column_tiles),
+                                          CeilDiv(all_tiles, kDweightTeams)});
+  const int64_t slices = std::max<int64_t>({least, most, 1});
+  if (slices > room || groups * plan->column_tiles * slices > INT32_MAX) return false;
+  plan->slices = static_cast<uint32_t>(slices);
+  plan->bias_partials = dweight.db != nullptr ? dweight.partials + groups * slices * weight : nullptr;
   return true;
 }
 
@@ -107,8 +101,8 @@ gpu::Status RunHaloDweight(const gpu::LaunchSite& site, const Dweight& dweight, 
           : LaunchHaloDweight<gpu::BFloat>(site, dweight, forward, plan, device.shared_bytes));
   const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
   return gpu::RunReduce(site, forward.groups.count(),
-                        {dweight.partials, plan.slices(), weight, dweight.dw, dweight.dw_type},
-                        {plan.bias_partials, plan.slices(), dweight.db != nullptr ? dweight.columns : 0, dweight.db,
+                        {dweight.partials, plan.slices, weight, dweight.dw, dweight.dw_type},
+                        {plan.bias_partials, plan.slices, dweight.db != nullptr ? dweight.columns : 0, dweight.db,
                          dweight.db_type});
 }
 

@@ -9,7 +9,7 @@ namespace knnconv::hopper {
 template <typename T>
 gpu::Status LaunchHaloDweight(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const gpu::TapGemm& forward,
                               const HaloDweightPlan& plan, int shared_limit) {
-  const int64_t blocks = forward.groups.count() * plan.column_tiles * plan.blocks_of_kind;
+  const int64_t blocks = forward.groups.count() * plan.column_tiles * plan.slices;
   return gpu::LaunchSized<HaloDweightKernel<T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes, shared_limit,
                                                 dweight, forward, plan);
 }

@@ -43,8 +43,8 @@ KNNCONV_DEVICE HaloSlice OpenSlice(const gpu::Dweight& dweight, const gpu::TapGe
   HaloSlice slice;
   slice.first_column = static_cast<int>(blockIdx.x % plan.column_tiles) * kDweightColumns;
   slice.number = blockIdx.x / plan.column_tiles;
-  slice.part = static_cast<int>(slice.number % plan.blocks_of_kind);
-  const uint32_t group = slice.number / plan.blocks_of_kind;
+  slice.part = static_cast<int>(slice.number % plan.slices);
+  const uint32_t group = slice.number / plan.slices;
   slice.source = static_cast<const char*>(dweight.x) + dweight.x_groups.Offset(forward.groups, group) * sizeof(T);
   slice.cotangent = static_cast<const char*>(dweight.g) + dweight.g_groups.Offset(forward.groups, group) * sizeof(T);
   static_cast<gpu::HaloTaps&>(slice) = gpu::FindTaps(forward, plan, 0);
@@ -116,12 +116,11 @@ KNNCONV_DEVICE void AddCotangent(const HaloDweightPlan& plan, const char* cotang
   }
 }
 
-// Writes a slice's sums, or adds them to what is there.
+// Writes a slice's sums.
 KNNCONV_DEVICE void StoreSums(const gpu::Dweight& dweight, const gpu::TapGemm& forward, const HaloDweightPlan& plan,
-                              const HaloSlice& slice, uint32_t number, int thread, const HaloDweightSums& sums,
-                              bool add) {
+                              const HaloSlice& slice, int thread, const HaloDweightSums& sums) {
   const int lane = thread % 32, first_column = slice.first_column + thread / 32 * 16 + lane / 4;
-  float* const out = dweight.partials + int64_t{number} * dweight.slots * dweight.channels * dweight.columns;
+  float* const out = dweight.partials + int64_t{slice.number} * dweight.slots * dweight.channels * dweight.columns;
 #pragma unroll
   for (int group = 0; group < kDweightGroups; ++group) {
     const int across = group / plan.pieces;
@@ -136,31 +135,40 @@ KNNCONV_DEVICE void StoreSums(const gpu::Dweight& dweight, const gpu::TapGemm& f
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = first_column + i / 2 * 8;
-        if (column >= dweight.columns) continue;
-        float* const at = row + i % 2 * dweight.columns + column;
-        *at = add ? *at + sums[group][j * 4 + i] : sums[group][j * 4 + i];
+        if (column < dweight.columns) row[i % 2 * dweight.columns + column] = sums[group][j * 4 + i];
       }
     }
   }
 }
 
-// Writes the columns of g that threads have added up, in the order of teams and threads.
-KNNCONV_DEVICE void StoreBias(const gpu::Dweight& dweight, const HaloDweightPlan& plan, const HaloSlice& slice,
-                              float* scratch, const float (&bias)[gpu::kHaloChunk]) {
-  constexpr int kShares = kTeamThreads / (kDweightColumns / gpu::kHaloChunk);  // of a team
-  const int chunk = threadIdx.x % (kDweightColumns / gpu::kHaloChunk);
-  float* const line = scratch + threadIdx.x / (kDweightColumns / gpu::kHaloChunk) * kDweightColumns;
+// Adds the second team's sums to the first's.
+KNNCONV_DEVICE void AddTeams(int team, float* scratch, HaloDweightSums& sums) {
   __syncthreads();
 #pragma unroll
-  for (int e = 0; e < gpu::kHaloChunk; ++e) line[chunk * gpu::kHaloChunk + e] = bias[e];
+  for (int i = 0; i < kDweightGroups * kGroupRows / 2; ++i) {
+    if (team == 1) scratch[i * kTeamThreads] = sums[i / (kGroupRows / 2)][i % (kGroupRows / 2)];
+  }
   __syncthreads();
-  const int column = threadIdx.x % kDweightColumns, team = threadIdx.x / kDweightColumns;
-  if (slice.first_column + column >= dweight.columns || team >= (plan.splits_teams ? kDweightTeams : 1)) return;
-  const int shares = plan.splits_teams ? kShares : kDweightTeams * kShares;
+#pragma unroll
+  for (int i = 0; i < kDweightGroups * kGroupRows / 2; ++i) {
+    if (team == 0) sums[i / (kGroupRows / 2)][i % (kGroupRows / 2)] += scratch[i * kTeamThreads];
+  }
+}
+
+// Writes the columns of g that threads have added up, in the threads' order.
+KNNCONV_DEVICE void StoreBias(const gpu::Dweight& dweight, const HaloDweightPlan& plan, const HaloSlice& slice,
+                              float* scratch, const float (&bias)[gpu::kHaloChunk]) {
+  constexpr int kChunks = kDweightColumns / gpu::kHaloChunk, kShares = kDweightTeams * kTeamThreads / kChunks;
+  float* const line = scratch + threadIdx.x / kChunks * kDweightColumns + threadIdx.x % kChunks * gpu::kHaloChunk;
+  __syncthreads();
+#pragma unroll
+  for (int e = 0; e < gpu::kHaloChunk; ++e) line[e] = bias[e];
+  __syncthreads();
+  const int column = slice.first_column + threadIdx.x;
+  if (threadIdx.x >= kDweightColumns || column >= dweight.columns) return;
   float sum = 0.0f;
-  for (int share = 0; share < shares; ++share) sum += scratch[(team * shares + share) * kDweightColumns + column];
-  const int64_t number = int64_t{slice.number} * (plan.splits_teams ? kDweightTeams : 1) + team;
-  plan.bias_partials[number * dweight.columns + slice.first_column + column] = sum;
+  for (int share = 0; share < kShares; ++share) sum += scratch[share * kDweightColumns + threadIdx.x];
+  plan.bias_partials[int64_t{slice.number} * dweight.columns + column] = sum;
 }
 
 template <typename T>
@@ -170,7 +178,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
   KNNCONV_DYNAMIC_SHARED(shared);
   const HaloSlice slice = OpenSlice<T>(dweight, forward, plan);
   const int team = threadIdx.x / kTeamThreads, thread = threadIdx.x % kTeamThreads;
-  const int stride = static_cast<int>(plan.blocks_of_kind) * kDweightTeams;
+  const int stride = static_cast<int>(plan.slices) * kDweightTeams;
   char* stage = shared + 2 * team * plan.stage_bytes;
   char* other = stage + plan.stage_bytes;
   const auto copy = [&](int tile, char* to) {
@@ -180,11 +188,8 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     }
     gpu::CommitCopies();
   };
-  const uint32_t number = plan.splits_teams ? slice.number * kDweightTeams + team : slice.number;
   HaloDweightSums sums = {};
   float bias[gpu::kHaloChunk] = {};
-  int chain = 0;
-  bool has_partial = false;
   int tile = slice.part * kDweightTeams + team;
   copy(tile, stage);
 #pragma unroll 1
@@ -198,33 +203,9 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     char* const swap = stage;
     stage = other;
     other = swap;
-    chain += kDweightPixels;
-    if (!plan.splits_teams || chain < gpu::kChainPositions || tile + stride >= plan.all_tiles) continue;
-    StoreSums(dweight, forward, plan, slice, number, thread, sums, has_partial);
-    has_partial = true;
-    chain = 0;
-#pragma unroll
-    for (auto& group : sums) {
-#pragma unroll
-      for (float& sum : group) sum = 0.0f;
-    }
   }
-  if (!plan.splits_teams) {
-    float* const scratch = reinterpret_cast<float*>(shared) + thread;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kDweightGroups * kGroupRows / 2; ++i) {
-      if (team == 1) scratch[i * kTeamThreads] = sums[i / (kGroupRows / 2)][i % (kGroupRows / 2)];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kDweightGroups * kGroupRows / 2; ++i) {
-      if (team == 0) sums[i / (kGroupRows / 2)][i % (kGroupRows / 2)] += scratch[i * kTeamThreads];
-    }
-  }
-  if (plan.splits_teams || team == 0) {
-    StoreSums(dweight, forward, plan, slice, number, thread, sums, has_partial);
-  }
+  AddTeams(team, reinterpret_cast<float*>(shared) + thread, sums);
+  if (team == 0) StoreSums(dweight, forward, plan, slice, thread, sums);
   if (plan.bias_partials != nullptr) StoreBias(dweight, plan, slice, reinterpret_cast<float*>(shared), bias);
 }
 

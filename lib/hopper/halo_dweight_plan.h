@@ -19,8 +19,7 @@ inline constexpr int kDweightColumns = 64;   // of g
 inline constexpr int kDweightPixels = 128;   // of a tile
 
 struct HaloDweightPlan : gpu::HaloGeometry {
-  uint32_t column_tiles, blocks_of_kind;  // a kind: group, column tile
-  bool splits_teams;                      // a slice of partials for each team, not each block
+  uint32_t column_tiles, slices;  // a thread block for each, and for each group
   int32_t steps;                          // of a tile: 16 pixels each
   int32_t step_pitch, lead;               // bytes from a step's first 8 pixels in the halo to the next step's, to its second 8
   int32_t pieces;                         // groups of a column of taps
@@ -29,8 +28,6 @@ struct HaloDweightPlan : gpu::HaloGeometry {
   gpu::Divisor by_cotangent_chunks;
   int32_t stage_bytes, bytes;  // of shared memory. A stage is a tile of g and a halo; each team has two.
   float* bias_partials;  // [groups, slices, columns], or null; dw's are [groups, slices, V * C, columns]
-
-  KNNCONV_HOST_DEVICE uint32_t slices() const { return blocks_of_kind * (splits_teams ? kDweightTeams : 1); }
 };
 
 // False where the problem does not suit these kernels, or not fit.

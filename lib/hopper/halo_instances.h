@@ -8,13 +8,14 @@ namespace knnconv::hopper {
 template <typename T, bool kPairs, bool kTransposed>
 gpu::Status LaunchHaloOrder(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
                             int shared_limit) {
-  const int64_t blocks = gemm.groups.count() * plan.classes * plan.column_tiles * plan.blocks_of_kind;
-  if (FormOf(gemm).columns == 32) {
-    using Shape = HaloShape<T, kPairs, kTransposed, 32, 2>;
-    return gpu::LaunchSized<HaloKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, shared_limit, gemm, plan);
+  const int64_t blocks = int64_t{plan.classes} * plan.column_tiles * plan.blocks_of_kind;
+  const int most = shared_limit - kHaloBarrierBytes;
+  if (HaloColumns(gemm) == 32) {
+    using Shape = HaloShape<T, kPairs, kTransposed, 32>;
+    return gpu::LaunchSized<HaloKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, most, gemm, plan);
   }
-  using Shape = HaloShape<T, kPairs, kTransposed, 64, 2>;
-  return gpu::LaunchSized<HaloKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, shared_limit, gemm, plan);
+  using Shape = HaloShape<T, kPairs, kTransposed, 64>;
+  return gpu::LaunchSized<HaloKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, most, gemm, plan);
 }
 
 template <typename T>

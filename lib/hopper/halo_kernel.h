@@ -8,10 +8,10 @@
 //         [ . t t t t t t . ]    a tap moves
 //         [ . . . . . . . . ]    the address
 //
-// The halo lies as cores of wgmma (halo_plan.h), so that A of every tap is an address into it and nothing is copied
-// twice. A team of 128 threads has tiles of its own: it copies the next halo while the tensor cores work on this one;
-// four teams on a multiprocessor fill each other's gaps and share the weights. Results leave from registers 16 bytes at
-// a time, since a lane's columns are neighbours (ColumnDeal).
+// The halo lies as wgmma reads it (halo_plan.h), so that A of every tap is an address into it and nothing is copied
+// twice. A team of 128 threads has tiles of its own: the copy engine brings the next halos while the tensor cores work on
+// this one. Four teams on a multiprocessor fill each other's gaps and share the weights. Results leave from registers 16
+// bytes at a time, since a lane's columns are neighbours (ColumnDeal).
 //
 // What bounds it: source and result once through memory.
 #pragma once
@@ -21,39 +21,40 @@
 #include "gpu/halo_block.h"
 #include "gpu/launch.h"
 #include "hopper/halo_stage.h"
-#include "hopper/ptx.h"
+#include "hopper/tap_pipe.h"
 #include "hopper/wgmma.h"
 
 namespace knnconv::hopper {
 
-template <typename T_, bool kPairs_, bool kTransposed_, int kColumns_, int kBlocks_>
+template <typename T_, bool kPairs_, bool kTransposed_, int kColumns_>
 struct HaloShape {
   using T = T_;
   using Deal = gpu::ColumnDeal<kColumns_ / 8>;
   static constexpr bool kPairs = kPairs_, kTransposed = kTransposed_;
-  static constexpr int kColumns = kColumns_, kBlocks = kBlocks_, kThreads = kHaloTeams * kTeamThreads;
-  static constexpr int kStepBytes = kStepElements * kColumns * 2;  // of weights
+  static constexpr int kColumns = kColumns_, kThreads = kHaloTeams * kTeamThreads;
+  static constexpr int kStepBytes = kSliceDepth * kColumns * 2;  // of weights
   static constexpr Major kMajorB = kPairs || kTransposed ? Major::kK : Major::kMN;
 };
 
 template <typename Shape>
-using HaloSums = float[Shape::kBlocks][Shape::kColumns / 2];
+using HaloSums = float[kHaloBlocks][Shape::kColumns / 2];
 
-// Blocks of the tile at `halo`.
+// Of a tile's blocks, which one is how many blocks down and across.
+KNNCONV_DEVICE int BlockDown(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? block : 0; }
+KNNCONV_DEVICE int BlockAcross(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? 0 : block; }
+
+// Products of the tile at `halo`.
 template <typename Shape>
 KNNCONV_DEVICE void MultiplyTile(const HaloPlan& plan, const uint32_t* steps, int count, const char* halo,
                                  const char* weight, HaloSums<Shape>& sums) {
-  uint64_t a[Shape::kBlocks];
+  uint64_t a[kHaloBlocks];
 #pragma unroll
-  for (int i = 0; i < Shape::kBlocks; ++i) {
-    const int down = i / plan.blocks_across, across = i - down * plan.blocks_across;
-    a[i] = DescribeCores(halo + kBlockSide * (down * plan.row_pitch + across * 16), 0, plan.row_pitch);
+  for (int i = 0; i < kHaloBlocks; ++i) {
+    const int at = BlockDown(plan, i) * plan.row_pitch + BlockAcross(plan, i) * plan.pixel_bytes;
+    a[i] = Shape::kPairs ? DescribeCores(halo + kBlockSide * at, 0, plan.row_pitch)
+                         : DescribeLines(halo + kBlockSide * at, plan.pixel_bytes, plan.row_pitch);
   }
-#ifdef SWAP_MN
-  uint64_t b = Shape::kMajorB == Major::kMN ? DescribeCores(weight, 128, Shape::kStepBytes / 2) : DescribeCores(weight, Shape::kStepBytes / 2, 128);
-#else
   uint64_t b = DescribeCores(weight, Shape::kStepBytes / 2, 128);
-#endif
 #pragma unroll
   for (auto& block : sums) {
 #pragma unroll
@@ -65,7 +66,7 @@ KNNCONV_DEVICE void MultiplyTile(const HaloPlan& plan, const uint32_t* steps, in
     const uint32_t next = steps[i + 1];
     FenceProducts();
 #pragma unroll
-    for (int block = 0; block < Shape::kBlocks; ++block) {
+    for (int block = 0; block < kHaloBlocks; ++block) {
       MultiplyAdd<typename Shape::T, Shape::kColumns, Major::kK, Shape::kMajorB>(sums[block], a[block] + step, b);
     }
     b += Shape::kStepBytes / 16;
@@ -84,31 +85,32 @@ KNNCONV_DEVICE void StoreTile(const gpu::TapGemm& gemm, const HaloPlan& plan, co
                               int thread, const float* bias, const HaloSums<Shape>& sums) {
   using Deal = typename Shape::Deal;
   constexpr int kWidth = Deal::kWidth;
+  const PixelClass& pixels = block.pixels;
   const gpu::HaloTile tile = gpu::FindTile(plan, tile_number);
   const int lane = thread % 32, first_line = tile.i + thread / 32 * 2, first_pixel = tile.j + lane / 4;
-  Out* const image = reinterpret_cast<Out*>(block.out) + int64_t{tile.image} * gemm.nodes * gemm.columns;
+  const int first_column = block.first_column + lane % 4 * kWidth;
+  Out* const image = static_cast<Out*>(gemm.out) + int64_t{tile.image} * gemm.nodes * gemm.columns + first_column;
 #pragma unroll
-  for (int group = 0; group < Deal::kGroups; ++group) {
-    const int inner = group * 8 * Deal::kGroup + lane % 4 * kWidth, column = block.first_column + inner;
-    float own_bias[kWidth];
+  for (int i = 0; i < kHaloBlocks; ++i) {
+    const int w = first_pixel + BlockAcross(plan, i) * kBlockSide;
 #pragma unroll
-    for (int e = 0; e < kWidth; ++e) own_bias[e] = bias[inner + e];
+    for (int half = 0; half < 2; ++half) {
+      const int h = first_line + BlockDown(plan, i) * kBlockSide + half;
+      if (h >= pixels.size[0] || w >= pixels.size[1]) continue;
+      const int pixel = (h * plan.spacing[0] + pixels.residue[0]) * gemm.window.out_size[1] + w * plan.spacing[1] +
+                        pixels.residue[1];
+      Out* const out = image + pixel * gemm.columns;
 #pragma unroll
-    for (int i = 0; i < Shape::kBlocks; ++i) {
-      const int down = i / plan.blocks_across, across = i - down * plan.blocks_across;
-      const int w = first_pixel + across * kBlockSide;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int h = first_line + down * kBlockSide + half;
-        if (h >= block.size[0] || w >= block.size[1] || column >= gemm.columns) continue;
+      for (int group = 0; group < Deal::kGroups; ++group) {
+        constexpr int kGroupColumns = 8 * Deal::kGroup;
+        const int left = gemm.columns - first_column - group * kGroupColumns;
         float value[kWidth];
 #pragma unroll
         for (int e = 0; e < kWidth; ++e) {
-          value[e] = sums[i][(group * Deal::kGroup + e / 2) * 4 + half * 2 + e % 2] + own_bias[e];
+          value[e] = sums[i][(group * Deal::kGroup + e / 2) * 4 + half * 2 + e % 2] +
+                     bias[group * kGroupColumns + lane % 4 * kWidth + e];
         }
-        const int pixel = (h * plan.spacing[0] + block.residue[0]) * gemm.window.out_size[1] + w * plan.spacing[1] +
-                          block.residue[1];
-        gpu::StoreColumns(image + pixel * gemm.columns + column, value, gemm.columns - column);
+        gpu::StoreColumns(out + group * kGroupColumns, value, left);
       }
     }
   }
@@ -117,56 +119,65 @@ KNNCONV_DEVICE void StoreTile(const gpu::TapGemm& gemm, const HaloPlan& plan, co
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     HaloKernel(const __grid_constant__ gpu::TapGemm gemm, const __grid_constant__ HaloPlan plan) {
-  KNNCONV_DYNAMIC_SHARED(shared);
   using T = typename Shape::T;
+  extern __shared__ char unaligned[];
+  __shared__ Barrier barriers[kHaloTeams][kHaloStages];
+  static_assert(sizeof(barriers) == kHaloBarrierBytes);
+  char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
   const HaloBlock block = OpenHalo<Shape>(gemm, plan);
   const int team = threadIdx.x / kTeamThreads, thread = threadIdx.x % kTeamThreads;
   const int stride = static_cast<int>(plan.blocks_of_kind) * kHaloTeams;
-  char* halo = shared + plan.team_at + team * plan.team_bytes;
-  char* other = halo + plan.stage_at;
-  const bool single = plan.stage_at == 0;
-  const auto stage = [&](int tile, char* to) {
-    if (tile < plan.all_tiles) gpu::StageHalo(gemm, plan, block, block.source, tile, thread, to);
-    gpu::CommitCopies();
-  };
+  char* const stages = shared + plan.stage_at + team * plan.stages * plan.stage_bytes;
   int tile = block.part * kHaloTeams + team;
-  stage(tile, Shape::kPairs ? other : halo);
-  FillTables<Shape>(gemm, plan, block, shared);
-  if constexpr (!Shape::kPairs) {
-    ClearLastChunk(plan, thread, halo);
-    if (!single) ClearLastChunk(plan, thread, other);
+  const auto load = [&](int number, int stage) {
+    if (number >= plan.all_tiles) return;
+    LoadHalo<Shape>(gemm, plan, block, number, stages + stage * plan.stage_bytes, &barriers[team][stage]);
+  };
+  if (thread == 0) {
+    for (Barrier& barrier : barriers[team]) barrier.Init(1);
+    FenceBarrierInit();
+    FenceAsyncProxy();
+    for (int stage = 0; stage < plan.stages; ++stage) load(tile + stage * stride, stage);
   }
-  __syncthreads();
+  char* const weight = shared + plan.weight_at;
   if constexpr (Shape::kPairs) {
-    StagePairWeights<Shape>(gemm, plan, block, shared);
+    StagePairWeights<Shape>(gemm, plan, block, weight);
   } else {
-    StageChunkWeights<Shape>(gemm, plan, block, shared);
+    StageLineWeights<Shape>(gemm, plan, block, weight);
   }
+  FillTables<Shape>(gemm, plan, block, shared);
   FenceAsyncProxy();
   __syncthreads();
   const uint32_t* const steps = reinterpret_cast<const uint32_t*>(shared + plan.steps_at);
   const float* const bias = reinterpret_cast<const float*>(shared + plan.bias_at);
-  const auto meet = [&] { SyncThreads(1 + team, kTeamThreads); };
+  const int halo_bytes = plan.halo[0] * plan.halo_line;
+  char* const halos = shared + plan.halo_at + team * 2 * halo_bytes;
+  int stage = 0, turn = 0;
+  uint32_t parity = 0;
 #pragma unroll 1
-  for (; tile < plan.all_tiles; tile += stride) {
-    gpu::WaitForCopies<0>();
-    if constexpr (Shape::kPairs) {
-      meet();  // also, all warps are done with the halo
-      const gpu::HaloPlace place = gpu::PlaceOfHalo(gemm, plan, block, block.source, tile);
-      if (gemm.source_type == gpu::Element::kF32) {
-        PlacePairs<T, float>(gemm, plan, place, thread, other, halo);
-      } else {
-        PlacePairs<T, T>(gemm, plan, place, thread, other, halo);
-      }
-    }
-    FenceAsyncProxy();
-    meet();  // with chunks, also, all warps are done with the other halo
-    if (!single) stage(tile + stride, other);
+  for (; tile < plan.all_tiles; tile += stride, turn ^= 1) {
+    barriers[team][stage].Wait(parity);
     HaloSums<Shape> sums;
-    MultiplyTile<Shape>(plan, steps, block.steps, halo, shared + plan.weight_at, sums);
-    if (single) {
-      meet();
-      stage(tile + stride, halo);
+    if constexpr (Shape::kPairs) {
+      // The team's slowest warp may still be multiplying the other halo, none this one.
+      char* const halo = halos + turn * halo_bytes;
+      if (gemm.source_type == gpu::Element::kF32) {
+        MakePairs<T, float>(plan, gemm.depth, thread, stages + stage * plan.stage_bytes, halo);
+      } else {
+        MakePairs<T, T>(plan, gemm.depth, thread, stages + stage * plan.stage_bytes, halo);
+      }
+      FenceAsyncProxy();
+      SyncThreads(1 + team, kTeamThreads);
+      if (thread == 0) load(tile + plan.stages * stride, stage);
+      MultiplyTile<Shape>(plan, steps, block.steps, halo, weight, sums);
+    } else {
+      MultiplyTile<Shape>(plan, steps, block.steps, stages + stage * plan.stage_bytes, weight, sums);
+      SyncThreads(1 + team, kTeamThreads);
+      if (thread == 0) load(tile + plan.stages * stride, stage);
+    }
+    if (++stage == plan.stages) {
+      stage = 0;
+      parity ^= 1;
     }
     if (gemm.out_type == gpu::Element::kF32) {
       StoreTile<Shape, float>(gemm, plan, block, tile, thread, bias, sums);
@@ -175,10 +186,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     } else {
       StoreTile<Shape, gpu::BFloat>(gemm, plan, block, tile, thread, bias, sums);
     }
-    if (Shape::kPairs || single) continue;
-    char* const swap = halo;
-    halo = other;
-    other = swap;
   }
 }
 

@@ -3,109 +3,116 @@
 #include <algorithm>
 
 #include "gpu/arithmetic.h"
+#include "hopper/pixel_classes.h"
 
 namespace knnconv::hopper {
 namespace {
 
 using gpu::CeilDiv, gpu::IsAligned, gpu::TapGemm;
 
+constexpr int kMostBox = 256;  // elements of a dimension of a box
+
 int32_t Rounded(int64_t bytes, int64_t unit) { return static_cast<int32_t>(CeilDiv(bytes, unit) * unit); }
 
-// Rows of 16 bytes alone: of the source as copies take them (or pairs), of weights and of the result.
+// What the copy engine and 16-byte accesses demand.
 bool Suits(const TapGemm& gemm) {
   const gpu::WindowTaps& window = gemm.window;
-  if (gemm.kind != gpu::Taps::kWindow || gemm.columns % 8 != 0 || !IsAligned(gemm.out)) return false;
+  if (gemm.kind != gpu::Taps::kWindow || gemm.groups.count() != 1 || gemm.source_rows == 0) return false;
+  if (gemm.columns % 8 != 0 || !IsAligned(gemm.out) || !IsAligned(gemm.source)) return false;
   if (HasPairs(gemm)) {
     // Two taps make a core's 8 in depth, two of these a step.
     const bool whole_steps = window.kernel[1] % 4 == 0 || window.kernel[1] % 4 == 3;
-    return !gemm.transposed && gemm.depth > 0 && window.stride[1] == 2 && window.dilation[1] == 1 && whole_steps;
+    const int64_t line = int64_t{window.source_size[1]} * gemm.depth * gpu::ElementBytes(gemm.source_type);
+    return !gemm.transposed && gemm.depth > 0 && window.stride[1] == 2 && window.dilation[1] == 1 && whole_steps &&
+           line % 16 == 0;
   }
-  return gemm.source_type == gemm.compute_type && gemm.depth % gpu::kHaloChunk == 0 && IsAligned(gemm.source) &&
+  const bool neighbours = gemm.transposed || window.stride[1] == 1;
+  return gemm.source_type == gemm.compute_type && gemm.depth % 8 == 0 && gemm.depth <= 64 && neighbours &&
          IsAligned(gemm.weight);
 }
 
-// Blocks of a tile side by side: fewest tiles, squares before lines.
-int BlocksAcross(const TapGemm& gemm, int blocks) {
+// Blocks of a tile side by side: fewest tiles, then wide ones.
+int BlocksAcross(const TapGemm& gemm) {
   const auto& size = gpu::LargestClass(gemm.window).pixels;
-  int best = 0;
-  int64_t least = 0;
-  for (int across = 1; across <= blocks; across *= 2) {
-    const int down = blocks / across;
-    const int64_t tiles = CeilDiv(size[0], kBlockSide * down) * CeilDiv(size[1], kBlockSide * across);
-    const int64_t cost = tiles * 16 + std::abs(down - across);
-    if (best != 0 && cost > least) continue;
-    best = across;
-    least = cost;
-  }
-  return best;
+  const auto tiles = [&](int64_t down, int64_t across) {
+    return CeilDiv(size[0], kBlockSide * down) * CeilDiv(size[1], kBlockSide * across);
+  };
+  return tiles(1, kHaloBlocks) <= tiles(kHaloBlocks, 1) ? kHaloBlocks : 1;
+}
+
+void LayOutLines(const TapGemm& gemm, HaloPlan* plan) {
+  plan->pixel_bytes = gemm.depth <= 16 ? 32 : gemm.depth <= 32 ? 64 : 128;
+  plan->halo_line = plan->halo[1] * plan->pixel_bytes;
+  plan->steps_of_group = static_cast<int32_t>(CeilDiv(gemm.depth, kSliceDepth));
+  plan->steps = plan->taps * plan->steps_of_group;
+  plan->copied_bytes = plan->halo[0] * plan->halo_line;
 }
 
 void LayOutPairs(const TapGemm& gemm, HaloPlan* plan) {
-  const int32_t kernel_width = gemm.window.kernel[1], chunks = (kernel_width + 1) / 2;
+  const int32_t kernel_width = gemm.window.kernel[1];
+  plan->pixel_bytes = 16;
   plan->pairs = static_cast<int32_t>(CeilDiv(plan->halo[1], 2));
   plan->singles_at = kernel_width % 2 == 1 ? plan->pairs * 16 : 0;
-  plan->line_pitch = plan->pairs * 16 + plan->singles_at;
-  plan->steps_of_group = chunks / 2;
-  plan->step_pitch = 32;
+  plan->halo_line = plan->pairs * 16 + plan->singles_at;
+  plan->steps_of_group = (kernel_width + 1) / 4;
+  plan->steps = gemm.window.kernel[0] * plan->steps_of_group;
   plan->lead = 16;
   plan->last_lead = 16 + plan->singles_at;
   plan->pair_share = gpu::ShareLines(plan->pairs, plan->halo[0], kTeamThreads);
+  plan->raw_line = Rounded(int64_t{2} * plan->pairs * gemm.depth * gpu::ElementBytes(gemm.source_type), 16);
+  plan->copied_bytes = plan->halo[0] * plan->raw_line;
+}
+
+bool FitsBox(const TapGemm& gemm, const HaloPlan& plan) {
+  const int64_t width = HasPairs(gemm) ? plan.raw_line / gpu::ElementBytes(gemm.source_type) : plan.halo[1];
+  return plan.halo[0] <= kMostBox && width <= kMostBox;
 }
 
 }  // namespace
 
-int32_t ChunkPitch(int64_t pixels, int chunks) {
-  const int64_t apart = chunks == 2 ? 4 : chunks == 4 ? 2 : 1, period = 2 * apart;
-  return chunks == 1 ? static_cast<int32_t>(pixels * 16)
-                     : static_cast<int32_t>((CeilDiv(pixels - apart, period) * period + apart) * 16);
-}
-
-void LayOutChunks(int stored_chunks, gpu::HaloGeometry* geometry) {
-  const int64_t pixels = CeilDiv(geometry->halo[1], geometry->step[1]);
-  geometry->pixel_pitch = 16;
-  geometry->plane_pitch = static_cast<int32_t>(pixels * 16);
-  geometry->chunk_pitch = ChunkPitch(pixels * geometry->step[1], geometry->chunks);
-  geometry->line_pitch = stored_chunks * geometry->chunk_pitch;
-}
-
 bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan) {
   *plan = {};
   if (!Suits(gemm)) return false;
-  const HaloForm form = FormOf(gemm);
+  const std::vector<PixelClass> classes = PixelClassesOf(gemm.window);
   const bool pairs = HasPairs(gemm);
-  const int across = BlocksAcross(gemm, form.blocks), down = form.blocks / across;
-  if (!gpu::PlanTiles(gemm, pairs, kTeamThreads, kBlockSide * down, kBlockSide * across, plan)) return false;
+  const int across = BlocksAcross(gemm), down = kHaloBlocks / across;
+  if (classes.empty() ||
+      !gpu::PlanTiles(gemm, pairs, kTeamThreads, kBlockSide * down, kBlockSide * across, plan)) {
+    return false;
+  }
+  std::copy(classes.begin(), classes.end(), plan->pixels);
   plan->blocks_across = across;
-  const int64_t column_tiles = CeilDiv(gemm.columns, form.columns);
-  const int64_t kinds = gemm.groups.count() * plan->classes * column_tiles;
+  const int columns = HaloColumns(gemm);
+  const int64_t column_tiles = CeilDiv(gemm.columns, columns), kinds = plan->classes * column_tiles;
   if (kinds > INT32_MAX || gemm.nodes * gemm.columns > INT32_MAX) return false;
   plan->column_tiles = static_cast<uint32_t>(column_tiles);
   if (pairs) {
     LayOutPairs(gemm, plan);
   } else {
-    plan->stored_chunks = (plan->chunks + 1) / 2 * 2;
-    LayOutChunks(plan->stored_chunks, plan);
-    plan->steps_of_group = plan->stored_chunks / 2;
-    plan->step_pitch = 2 * plan->chunk_pitch;
-    plan->lead = plan->last_lead = plan->chunk_pitch;
+    LayOutLines(gemm, plan);
   }
-  plan->row_pitch = plan->step[0] * plan->line_pitch;
-  plan->halo_bytes = plan->halo[0] * plan->line_pitch;
-  plan->steps = (pairs ? gemm.window.kernel[0] : plan->taps) * plan->steps_of_group;
+  if (!FitsBox(gemm, *plan)) return false;
+  plan->row_pitch = plan->step[0] * plan->halo_line;
+  plan->by_group_depth = gpu::Divisor(plan->steps_of_group * kSliceDepth);
 
-  const int64_t weight_bytes = int64_t{plan->steps} * form.columns * kStepElements * 2;
-  plan->steps_at = Rounded(plan->taps * 4, 16);
-  plan->bias_at = plan->steps_at + Rounded((plan->steps + 1) * 4, 16);  // the main loop reads a step ahead
-  plan->weight_at = Rounded(plan->bias_at + form.columns * 4, 128);
-  const int64_t base = plan->weight_at + weight_bytes;
-  const int64_t second = plan->raw_bytes > 0 ? plan->raw_bytes : plan->halo_bytes;
-  const bool two = base + kHaloTeams * Rounded(plan->halo_bytes + second, 16) <= shared_limit;
-  const int64_t team_bytes = Rounded(plan->halo_bytes + (two ? second : 0), 16);
-  if ((!two && plan->raw_bytes > 0) || base + kHaloTeams * team_bytes > shared_limit) return false;
-  plan->team_at = static_cast<int32_t>(base);
-  plan->team_bytes = static_cast<int32_t>(team_bytes);
-  plan->stage_at = two ? plan->halo_bytes : 0;
-  plan->bytes = static_cast<int32_t>(base + kHaloTeams * team_bytes);
+  // Stages, at multiples of 1024, first; each team has as many as there is room for, and a pair of halos of pairs.
+  const int64_t weight_bytes = int64_t{plan->steps} * columns * kSliceDepth * 2;
+  const int64_t halo_bytes = pairs ? 2 * plan->halo[0] * plan->halo_line : 0;
+  plan->stage_bytes = Rounded(plan->copied_bytes, 1024);
+  const int64_t rest = weight_bytes + kHaloTeams * halo_bytes + Rounded(columns * 4, 16) +
+                       Rounded((plan->steps + 1) * 4, 16);
+  constexpr int kAlignment = 1024;
+  for (plan->stages = kHaloStages; plan->stages > 0; --plan->stages) {
+    const int64_t bytes = kAlignment + kHaloTeams * plan->stages * int64_t{plan->stage_bytes} + rest;
+    if (bytes + kHaloBarrierBytes <= shared_limit) break;
+  }
+  if (plan->stages == 0) return false;
+  plan->stage_at = 0;
+  plan->weight_at = kHaloTeams * plan->stages * plan->stage_bytes;
+  plan->halo_at = plan->weight_at + static_cast<int32_t>(weight_bytes);
+  plan->bias_at = plan->halo_at + static_cast<int32_t>(kHaloTeams * halo_bytes);
+  plan->steps_at = plan->bias_at + Rounded(columns * 4, 16);
+  plan->bytes = kAlignment + plan->steps_at + Rounded((plan->steps + 1) * 4, 16);  // the main loop reads a step ahead
 
   // A block keeps its weights for all its tiles: blocks of all kinds together fill the device once.
   const int64_t share = std::max<int64_t>(1, multiprocessors / kinds);

@@ -1,72 +1,69 @@
-// What a halo kernel puts into shared memory for wgmma: steps, weights, and halos of pairs.
+// What a halo kernel puts into shared memory for wgmma: steps, weights, and pairs of pixels.
 #pragma once
 
 #include <cstdint>
 
 #include "gpu/halo_stage.h"
 #include "hopper/halo_plan.h"
+#include "hopper/ptx.h"
 
 namespace knnconv::hopper {
 
 // A thread block's place. The same in all threads.
-struct HaloBlock : gpu::HaloTaps {
-  const char* source;
-  const char* weight;  // of the group, from its first slot on
-  char* out;
-  uint32_t group;
+struct HaloBlock {
+  const PixelClass& pixels;
   int first_column, part;  // of the kind's blocks
   int steps;
 };
 
 template <typename Shape>
 KNNCONV_DEVICE HaloBlock OpenHalo(const gpu::TapGemm& gemm, const HaloPlan& plan) {
-  HaloBlock block;
   uint32_t kind = blockIdx.x / plan.blocks_of_kind;
-  block.part = static_cast<int>(blockIdx.x - kind * plan.blocks_of_kind);
-  block.first_column = static_cast<int>(kind % plan.column_tiles) * Shape::kColumns;
-  kind /= plan.column_tiles;
-  block.group = kind / plan.classes;
-  static_cast<gpu::HaloTaps&>(block) = gpu::FindTaps(gemm, plan, kind % plan.classes);
-  block.steps = (Shape::kPairs ? gemm.window.kernel[0] : block.taps) * plan.steps_of_group;
-
-  const int64_t source = gemm.source_groups.Offset(gemm.groups, block.group);
-  block.source = static_cast<const char*>(gemm.source) + source * gpu::ElementBytes(gemm.source_type);
-  block.weight = static_cast<const char*>(gemm.weight) + gemm.weight_groups.Offset(gemm.groups, block.group) * 2;
-  const int64_t out = block.group * gemm.batch * gemm.nodes * gemm.columns;
-  block.out = static_cast<char*>(gemm.out) + out * gpu::ElementBytes(gemm.out_type);
-  return block;
+  const int part = static_cast<int>(blockIdx.x - kind * plan.blocks_of_kind);
+  const int first_column = static_cast<int>(kind % plan.column_tiles) * Shape::kColumns;
+  const PixelClass& pixels = plan.pixels[kind / plan.column_tiles];
+  const int groups = pixels.line[0].count * (Shape::kPairs ? 1 : pixels.line[1].count);
+  return {pixels, first_column, part, groups * plan.steps_of_group};
 }
 
-// What a step adds to the description of A: where it lies from a pixel's own place, and how far apart its halves are.
-KNNCONV_DEVICE uint32_t StepOf(int at, int lead) {
-  return static_cast<uint32_t>(at >> 4) | static_cast<uint32_t>(lead >> 4) << 16;
+// Loads what a tile needs of the source to `to`. By one thread.
+template <typename Shape>
+KNNCONV_DEVICE void LoadHalo(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, int tile_number,
+                             char* to, Barrier* full) {
+  const gpu::HaloTile tile = gpu::FindTile(plan, tile_number);
+  const int line = tile.i * plan.step[0] + block.pixels.corner[0];
+  const int column = tile.j * plan.step[1] + block.pixels.corner[1];
+  full->ArriveExpecting(plan.copied_bytes);
+  if constexpr (Shape::kPairs) {
+    LoadBox(to, &plan.source, full, column * gemm.depth, line, tile.image);
+  } else {
+    LoadBox(to, &plan.source, full, 0, column, line, tile.image);
+  }
 }
 
-// Steps, slots of taps, and the bias.
+// Steps: what each adds to the description of A (where it lies from a pixel's own place, and with pairs, how far apart its
+// halves are), and one that is read ahead; the bias.
 template <typename Shape>
 KNNCONV_DEVICE void FillTables(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* shared) {
   uint32_t* const steps = reinterpret_cast<uint32_t*>(shared + plan.steps_at);
-  int32_t* const slots = reinterpret_cast<int32_t*>(shared + plan.slots_at);
-  if constexpr (Shape::kPairs) {
-    for (int i = threadIdx.x; i < block.steps; i += Shape::kThreads) {
-      const int line = i / plan.steps_of_group, step = i - line * plan.steps_of_group;
-      const int at = line * gemm.window.dilation[0] * plan.line_pitch + step * plan.step_pitch;
-      steps[i] = StepOf(at, step == plan.steps_of_group - 1 ? plan.last_lead : plan.lead);
+  const PixelLine &down = block.pixels.line[0], &across = block.pixels.line[1];
+  for (int i = threadIdx.x; i <= block.steps; i += Shape::kThreads) {
+    const int group = i / plan.steps_of_group, step = i - group * plan.steps_of_group;
+    if constexpr (Shape::kPairs) {
+      const int at = group * down.offset_step * plan.halo_line + step * 32;
+      const int lead = step == plan.steps_of_group - 1 ? plan.last_lead : plan.lead;
+      steps[i] = static_cast<uint32_t>(at >> 4) | static_cast<uint32_t>(lead >> 4) << 16;
+    } else {
+      const int line = across.count > 0 ? group / across.count : 0, column = group - line * across.count;
+      const int at = (down.offset + line * down.offset_step) * plan.halo_line +
+                     (across.offset + column * across.offset_step) * plan.pixel_bytes + step * kSliceDepth * 2;
+      steps[i] = i < block.steps ? static_cast<uint32_t>(at >> 4) : 0;
     }
-  } else {
-    gpu::VisitTaps(gemm, plan, block, Shape::kThreads, [&](int tap, int slot, int at) {
-      slots[tap] = slot;
-      for (int step = 0; step < plan.steps_of_group; ++step) {
-        steps[tap * plan.steps_of_group + step] = StepOf(at + step * plan.step_pitch, plan.lead);
-      }
-    });
   }
-  if (threadIdx.x == 0) steps[block.steps] = 0;
-  const float* from = gemm.bias == nullptr ? nullptr : gemm.bias + gemm.bias_groups.Offset(gemm.groups, block.group);
   float* const bias = reinterpret_cast<float*>(shared + plan.bias_at);
   for (int i = threadIdx.x; i < Shape::kColumns; i += Shape::kThreads) {
     const int column = block.first_column + i;
-    bias[i] = from != nullptr && column < gemm.columns ? from[column] : 0.0f;
+    bias[i] = gemm.bias != nullptr && column < gemm.columns ? gemm.bias[column] : 0.0f;
   }
 }
 
@@ -79,25 +76,23 @@ KNNCONV_DEVICE int CoreLine(int half, int core, int line) {
 // Weights as wgmma's B, columns dealt so that a lane ends with neighbours (ColumnDeal). Not transposed, a core's lines
 // are depths, and 16 bytes of memory are four pieces; transposed, they are columns.
 template <typename Shape>
-KNNCONV_DEVICE void StageChunkWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block,
-                                      char* shared) {
+KNNCONV_DEVICE void StageLineWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to) {
   using T = typename Shape::T;
   using Deal = typename Shape::Deal;
-  const int32_t* const slots = reinterpret_cast<const int32_t*>(shared + plan.slots_at);
-  const T* const weight = reinterpret_cast<const T*>(block.weight);
-  char* const to = shared + plan.weight_at;
+  const PixelLine &down = block.pixels.line[0], &across = block.pixels.line[1];
+  const T* const weight = static_cast<const T*>(gemm.weight);
   constexpr int kLine = Shape::kTransposed ? Shape::kColumns : Shape::kColumns / gpu::kHaloChunk;
+  constexpr int kDepth = Shape::kTransposed ? gpu::kHaloChunk : 1;
   // Unit i: 16 bytes, of a column (not transposed: of 8) in a step's half (not transposed: at one depth).
   const auto load = [&](int i) {
-    const int inner = i % kLine, depth = i / kLine * (Shape::kTransposed ? gpu::kHaloChunk : 1);
-    const int column = block.first_column + inner * (Shape::kTransposed ? 1 : gpu::kHaloChunk);
-    const int tap = depth / (plan.stored_chunks * gpu::kHaloChunk);
-    const int channel = depth - tap * plan.stored_chunks * gpu::kHaloChunk;
+    const int column = block.first_column + i % kLine * (Shape::kTransposed ? 1 : gpu::kHaloChunk);
+    const gpu::Divisor::Result tap = plan.by_group_depth.Divide(i / kLine * kDepth);
+    const int channel = tap.remainder, line = tap.quotient / across.count;
     if (column >= gemm.columns || channel >= gemm.depth) return make_uint4(0, 0, 0, 0);
-    const int64_t slot = int64_t{slots[tap]} * gemm.depth * gemm.columns;
-    const int64_t at = slot + (Shape::kTransposed ? int64_t{column} * gemm.depth + channel
-                                                  : int64_t{channel} * gemm.columns + column);
-    return gpu::ReadOnly(reinterpret_cast<const uint4*>(weight + at));
+    const int slot = (down.slot + line * down.slot_step) * gemm.window.kernel[1] + across.slot +
+                     (tap.quotient - line * across.count) * across.slot_step;
+    const int at = Shape::kTransposed ? column * gemm.depth + channel : channel * gemm.columns + column;
+    return gpu::ReadOnly(reinterpret_cast<const uint4*>(weight + int64_t{slot} * gemm.depth * gemm.columns + at));
   };
   const auto store = [&](int i, const uint4& bits) {
     const int inner = i % kLine, outer = i / kLine;
@@ -106,27 +101,24 @@ KNNCONV_DEVICE void StageChunkWeights(const gpu::TapGemm& gemm, const HaloPlan& 
       char* const step = to + outer / 2 * Shape::kStepBytes;
       *reinterpret_cast<uint4*>(step + CoreLine<Shape>(outer % 2, position / 8, position % 8)) = bits;
     } else {
-      char* const step = to + outer / kStepElements * Shape::kStepBytes;
+      char* const step = to + outer / kSliceDepth * Shape::kStepBytes;
       const uint32_t two[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int position = Deal::Position(inner * gpu::kHaloChunk + i * 2);
+      for (int pair = 0; pair < 4; ++pair) {
+        const int position = Deal::Position(inner * gpu::kHaloChunk + pair * 2);
         char* const line = step + CoreLine<Shape>(outer / 8 % 2, position / 8, outer % 8);
-        *reinterpret_cast<uint32_t*>(line + position % 8 * 2) = two[i];
+        *reinterpret_cast<uint32_t*>(line + position % 8 * 2) = two[pair];
       }
     }
   };
-  const int units = block.steps * kStepElements / (Shape::kTransposed ? gpu::kHaloChunk : 1) * kLine;
-  gpu::CopyBatched<4>(units, Shape::kThreads, load, store);
+  gpu::CopyBatched<4>(block.steps * kSliceDepth / kDepth * kLine, Shape::kThreads, load, store);
 }
 
 // The same for pairs: a core's lines are columns, of two taps with 4 channels each.
 template <typename Shape>
-KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block,
-                                     char* shared) {
+KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to) {
   using T = typename Shape::T;
-  const T* const weight = reinterpret_cast<const T*>(block.weight);
-  char* const to = shared + plan.weight_at;
+  const T* const weight = static_cast<const T*>(gemm.weight);
   const int line_taps = plan.steps_of_group * 4;
   // Unit i: a column's channels of one tap; the kernel's lines are filled up to whole steps.
   const auto load = [&](int i) {
@@ -145,44 +137,39 @@ KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& p
   gpu::CopyBatched<4>(block.steps * 4 * Shape::kColumns, Shape::kThreads, load, store);
 }
 
-// Puts the thread's share of raw lines in place as pairs, and as singles if there are.
+// Two neighbouring pixels of `depth` channels each, as 4 elements of type T each.
 template <typename T, typename From>
-KNNCONV_DEVICE void PlacePairs(const gpu::TapGemm& gemm, const HaloPlan& plan, const gpu::HaloPlace& place, int thread,
-                               const char* raw, char* to) {
-  const gpu::WindowTaps& window = gemm.window;
-  const gpu::HaloShare& share = plan.pair_share;
-  const gpu::Divisor::Result first = share.by_width.Divide(thread);
-  if (first.quotient >= share.rows) return;
-  const int depth = gemm.depth, pixel_bytes = depth * static_cast<int>(sizeof(From));
-  const int64_t line_bytes = int64_t{window.source_size[1]} * pixel_bytes;
-  const char* const corner = place.image + place.line * line_bytes + int64_t{place.column} * pixel_bytes;
-#pragma unroll 1
-  for (int pair = first.remainder; pair < plan.pairs; pair += share.width) {
-    const int column = place.column + 2 * pair;
-    const bool has_first = gpu::IsInside(column, window.source_size[1]);
-    const bool has_second = gpu::IsInside(column + 1, window.source_size[1]) && 2 * pair + 1 < plan.halo[1];
-#pragma unroll 2
-    for (int line = first.quotient; line < plan.halo[0]; line += share.rows) {
-      const bool inside = gpu::IsInside(place.line + line, window.source_size[0]);
-      const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(corner + line * line_bytes) % 16);
-      const From* const at =
-          reinterpret_cast<const From*>(raw + line * plan.raw_pitch + shift + 2 * pair * pixel_bytes);
-      const uint4 one = gpu::ReadElements<T, gpu::kMostQuadChannels>(at, inside && has_first ? depth : 0, 1);
-      const uint4 two = gpu::ReadElements<T, gpu::kMostQuadChannels>(at + depth, inside && has_second ? depth : 0, 1);
-      char* const into = to + line * plan.line_pitch + pair * 16;
-      *reinterpret_cast<uint4*>(into) = make_uint4(one.x, one.y, two.x, two.y);
-      if (plan.singles_at > 0) *reinterpret_cast<uint4*>(into + plan.singles_at) = make_uint4(one.x, one.y, 0, 0);
+KNNCONV_DEVICE uint4 ReadPair(const From* from, int depth) {
+  if constexpr (sizeof(From) == 2) {
+    if (depth == 3) {
+      const uint32_t* const words = reinterpret_cast<const uint32_t*>(from);
+      const uint32_t first = words[0], second = words[1], third = words[2];
+      return make_uint4(first, second & 0xffff, __funnelshift_r(second, third, 16), third >> 16);
     }
   }
+  const uint4 one = gpu::ReadElements<T, gpu::kMostQuadChannels>(from, depth, 1);
+  const uint4 two = gpu::ReadElements<T, gpu::kMostQuadChannels>(from + depth, depth, 1);
+  return make_uint4(one.x, one.y, two.x, two.y);
 }
 
-// Zeros for the chunk that a line has besides those of its pixels, which copies leave alone.
-KNNCONV_DEVICE void ClearLastChunk(const HaloPlan& plan, int thread, char* halo) {
-  if (plan.stored_chunks == plan.chunks) return;
-  const int units = plan.chunk_pitch / 16;
-  for (int i = thread; i < units * plan.halo[0]; i += kTeamThreads) {
-    char* const chunk = halo + i / units * plan.line_pitch + plan.chunks * plan.chunk_pitch;
-    *reinterpret_cast<uint4*>(chunk + i % units * 16) = make_uint4(0, 0, 0, 0);
+// Makes the thread's share of a halo's pairs, and singles if there are. The last pair's second pixel may be none of the
+// halo's: no tap reads it.
+template <typename T, typename From>
+KNNCONV_DEVICE void MakePairs(const HaloPlan& plan, int depth, int thread, const char* raw, char* to) {
+  const gpu::Divisor::Result first = plan.pair_share.by_width.Divide(thread);
+  if (first.quotient >= plan.pair_share.rows) return;
+#pragma unroll 1
+  for (int pair = first.remainder; pair < plan.pairs; pair += plan.pair_share.width) {
+    const char* from = raw + first.quotient * plan.raw_line + 2 * pair * depth * static_cast<int>(sizeof(From));
+    char* into = to + first.quotient * plan.halo_line + pair * 16;
+#pragma unroll 2
+    for (int line = first.quotient; line < plan.halo[0]; line += plan.pair_share.rows) {
+      const uint4 bits = ReadPair<T>(reinterpret_cast<const From*>(from), depth);
+      *reinterpret_cast<uint4*>(into) = bits;
+      if (plan.singles_at > 0) *reinterpret_cast<uint4*>(into + plan.singles_at) = make_uint4(bits.x, bits.y, 0, 0);
+      from += plan.pair_share.rows * plan.raw_line;
+      into += plan.pair_share.rows * plan.halo_line;
+    }
   }
 }
 

@@ -39,6 +39,15 @@ KNNCONV_DEVICE uint64_t DescribeCores(const void* tile, int depth_bytes, int row
   return address | static_cast<uint64_t>(depth_bytes >> 4) << 16 | static_cast<uint64_t>(row_bytes >> 4) << 32;
 }
 
+// Describes a tile whose lines are `swizzle` bytes (128, 64 or 32), swizzled by their address as the copy engine writes
+// them. The tile may start at any line; after 8 of them, the next lie `group_bytes` further on. kMN: what follows a
+// line's end lies `block_bytes` further on.
+KNNCONV_DEVICE uint64_t DescribeLines(const void* tile, int swizzle, int group_bytes, int block_bytes = 16) {
+  const uint64_t address = (SharedAddress(tile) & 0x3ffff) >> 4, layout = swizzle == 32 ? 3 : 128 / swizzle;
+  return address | static_cast<uint64_t>(block_bytes >> 4) << 16 | static_cast<uint64_t>(group_bytes >> 4) << 32 |
+         layout << 62;
+}
+
 // Before the first product, and when registers of the sums were written since the last one.
 KNNCONV_DEVICE void FenceProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
