@@ -1,7 +1,6 @@
 // Defines LaunchHaloDweight; included by the sources that instantiate it.
 #pragma once
 
-#include "gpu/launch.h"
 #include "hopper/halo_dweight_kernel.h"
 
 namespace knnconv::hopper {
@@ -9,9 +8,9 @@ namespace knnconv::hopper {
 template <typename T>
 gpu::Status LaunchHaloDweight(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const gpu::TapGemm& forward,
                               const HaloDweightPlan& plan, int shared_limit) {
-  const int64_t blocks = forward.groups.count() * plan.column_tiles * plan.slices;
-  return gpu::LaunchSized<HaloDweightKernel<T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes, shared_limit,
-                                                dweight, forward, plan);
+  const int64_t blocks = int64_t{plan.column_tiles} * plan.slices;
+  return gpu::LaunchSized<HaloDweightKernel<T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes,
+                                                shared_limit - kDweightBarrierBytes, dweight, forward, plan);
 }
 
 }  // namespace knnconv::hopper

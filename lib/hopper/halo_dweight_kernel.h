@@ -6,7 +6,7 @@
 //         rows o              columns (tap, channel)
 //         [ g's tile ]^T  @  [ x's halo, moved by the tap ]        depth: 16 pixels a step
 //
-// Both operands lie in shared memory as cores of wgmma with pixels along the depth (halo_plan.h): a tap moves the address
+// Both operands lie as the copy engine writes them and wgmma reads them, pixels along the depth: a tap moves the address
 // of x and nothing is copied twice. A team of 128 threads holds all of dw for 64 columns in registers while it walks over
 // its tiles; at the end a block's two teams are added up. db is added up by threads.
 //
@@ -15,73 +15,38 @@
 
 #include <cstdint>
 
-#include "gpu/async_copy.h"
-#include "gpu/dweight_plan.h"
-#include "gpu/halo_dweight_sums.h"
-#include "gpu/halo_stage.h"
+#include "gpu/halo_block.h"
+#include "gpu/launch.h"
 #include "hopper/halo_dweight_plan.h"
 #include "hopper/ptx.h"
 #include "hopper/wgmma.h"
 
 namespace knnconv::hopper {
 
-inline constexpr int kGroupRows = kGroupChunks * gpu::kHaloChunk;  // of dw
-
 using HaloDweightSums = float[kDweightGroups][kGroupRows / 2];
 
-// A thread block's place. The same in all threads.
-struct HaloSlice : gpu::HaloTaps {
-  const char* source;
-  const char* cotangent;
-  int first_column, part;
-  uint32_t number;  // (group, part)
-};
-
-template <typename T>
-KNNCONV_DEVICE HaloSlice OpenSlice(const gpu::Dweight& dweight, const gpu::TapGemm& forward,
-                                   const HaloDweightPlan& plan) {
-  HaloSlice slice;
-  slice.first_column = static_cast<int>(blockIdx.x % plan.column_tiles) * kDweightColumns;
-  slice.number = blockIdx.x / plan.column_tiles;
-  slice.part = static_cast<int>(slice.number % plan.slices);
-  const uint32_t group = slice.number / plan.slices;
-  slice.source = static_cast<const char*>(dweight.x) + dweight.x_groups.Offset(forward.groups, group) * sizeof(T);
-  slice.cotangent = static_cast<const char*>(dweight.g) + dweight.g_groups.Offset(forward.groups, group) * sizeof(T);
-  static_cast<gpu::HaloTaps&>(slice) = gpu::FindTaps(forward, plan, 0);
-  return slice;
-}
-
-// Copies the thread's share of a tile's pixels of g.
-KNNCONV_DEVICE void CopyCotangent(const gpu::TapGemm& forward, const HaloDweightPlan& plan, const HaloSlice& slice,
-                                  int tile_number, int thread, char* to) {
+// Loads a tile's halo and its pixels of g to a stage. By one thread.
+KNNCONV_DEVICE void LoadStage(const HaloDweightPlan& plan, int first_column, int tile_number, char* to, Barrier* full) {
   const gpu::HaloTile tile = gpu::FindTile(plan, tile_number);
-  const int64_t first = tile.image * forward.nodes + int64_t{tile.i} * slice.size[1] + tile.j;
-  const char* const from = slice.cotangent + (first * forward.columns + slice.first_column) * 2;
-  const int left = (forward.columns - slice.first_column) / gpu::kHaloChunk;
-#pragma unroll 4
-  for (int unit = thread; unit < kDweightPixels * plan.cotangent_chunks; unit += kTeamThreads) {
-    const gpu::Divisor::Result pixel = plan.by_cotangent_chunks.Divide(unit);
-    const gpu::Divisor::Result line = plan.by_width.Divide(pixel.quotient);
-    const int chunk = pixel.remainder;
-    const int64_t row = int64_t{line.quotient} * slice.size[1] + line.remainder;
-    const char* const at = from + (row * forward.columns + chunk * gpu::kHaloChunk) * 2;
-    gpu::CopyAsync16(to + chunk * plan.cotangent_pitch + pixel.quotient * 16, chunk < left ? at : from, chunk < left);
-  }
+  full->ArriveExpecting(plan.copied_bytes);
+  LoadBox(to, &plan.x, full, 0, tile.j * plan.step[1] + plan.origin[1], tile.i * plan.step[0] + plan.origin[0],
+          tile.image);
+  LoadBox(to + plan.halo_room, &plan.g, full, first_column, tile.j, tile.i, tile.image);
 }
 
 // Adds a tile's products.
 template <typename T>
-KNNCONV_DEVICE void MultiplyTile(const gpu::TapGemm& forward, const HaloDweightPlan& plan, const char* cotangent,
-                                 const char* halo, HaloDweightSums& sums) {
-  uint64_t a = DescribeCores(cotangent, 128, plan.cotangent_pitch), b[kDweightGroups];
+KNNCONV_DEVICE void MultiplyTile(const gpu::TapGemm& forward, const HaloDweightPlan& plan, const char* stage,
+                                 HaloDweightSums& sums) {
+  uint64_t a = DescribeLines(stage + plan.halo_room, plan.cotangent_bytes, 8 * plan.cotangent_bytes);
+  uint64_t b[kDweightGroups];
 #pragma unroll
   for (int group = 0; group < kDweightGroups; ++group) {
-    // Groups that dw lacks repeat the first, and are not stored.
-    const int taps = group / plan.pieces, across = taps < forward.window.kernel[1] ? taps : 0;
-    const gpu::Divisor::Result place = plan.by_step.Divide(across * forward.window.dilation[1]);
-    const int at = place.remainder * plan.plane_pitch + place.quotient * plan.pixel_pitch +
-                   group % plan.pieces * kGroupChunks * plan.chunk_pitch;
-    b[group] = DescribeCores(halo + at, plan.lead, plan.chunk_pitch);
+    // Groups that dw lacks repeat others, and are not stored.
+    const int piece = plan.pieces == 1 ? 0 : group % plan.pieces, column = plan.pieces == 1 ? group : group / plan.pieces;
+    const int across = column < forward.window.kernel[1] ? column : 0;
+    const int at = across * forward.window.dilation[1] * plan.pixel_bytes + piece * plan.taps_of_group * plan.tap_pitch;
+    b[group] = DescribeLines(stage + at, plan.pixel_bytes, plan.half_pitch, plan.tap_pitch);
   }
 #pragma unroll 1
   for (int step = 0; step < plan.steps; ++step) {
@@ -91,7 +56,7 @@ KNNCONV_DEVICE void MultiplyTile(const gpu::TapGemm& forward, const HaloDweightP
       MultiplyAdd<T, kGroupRows, Major::kMN, Major::kMN>(sums[group], a, b[group]);
       b[group] += plan.step_pitch / 16;
     }
-    a += 2 * 128 / 16;
+    a += 16 * plan.cotangent_bytes / 16;
     CommitProducts();
     WaitForProducts<1>();
   }
@@ -105,12 +70,15 @@ template <typename T>
 KNNCONV_DEVICE void AddCotangent(const HaloDweightPlan& plan, const char* cotangent, int thread,
                                  float (&bias)[gpu::kHaloChunk]) {
   constexpr int kChunks = kDweightColumns / gpu::kHaloChunk;
-  const int chunk = thread % kChunks;
-  if (chunk >= plan.cotangent_chunks) return;
+  const int chunk = thread % kChunks, mask = plan.cotangent_bytes / 16 - 1;
+  if (chunk > mask) return;
 #pragma unroll 2
   for (int pixel = thread / kChunks; pixel < kDweightPixels; pixel += kTeamThreads / kChunks) {
-    gpu::HaloChunk<T> line;
-    line.bits = *reinterpret_cast<const uint4*>(cotangent + chunk * plan.cotangent_pitch + pixel * 16);
+    const int at = pixel * plan.cotangent_bytes + chunk * 16;
+    union {
+      uint4 bits;
+      T value[gpu::kHaloChunk];
+    } line{*reinterpret_cast<const uint4*>(cotangent + (at ^ (at >> 7 & mask) << 4))};  // swizzled
 #pragma unroll
     for (int e = 0; e < gpu::kHaloChunk; ++e) bias[e] += gpu::ToFloat(line.value[e]);
   }
@@ -118,24 +86,23 @@ KNNCONV_DEVICE void AddCotangent(const HaloDweightPlan& plan, const char* cotang
 
 // Writes a slice's sums.
 KNNCONV_DEVICE void StoreSums(const gpu::Dweight& dweight, const gpu::TapGemm& forward, const HaloDweightPlan& plan,
-                              const HaloSlice& slice, int thread, const HaloDweightSums& sums) {
-  const int lane = thread % 32, first_column = slice.first_column + thread / 32 * 16 + lane / 4;
-  float* const out = dweight.partials + int64_t{slice.number} * dweight.slots * dweight.channels * dweight.columns;
+                              int64_t slice, int first_column, int thread, const HaloDweightSums& sums) {
+  const int lane = thread % 32, own_column = first_column + thread / 32 * 16 + lane / 4;
+  float* const out = dweight.partials + slice * dweight.slots * dweight.channels * dweight.columns;
 #pragma unroll
   for (int group = 0; group < kDweightGroups; ++group) {
     const int across = group / plan.pieces;
     if (across >= forward.window.kernel[1]) break;
 #pragma unroll
-    for (int j = 0; j < kGroupChunks; ++j) {
-      const gpu::Divisor::Result down = plan.by_chunks.Divide(group % plan.pieces * kGroupChunks + j);
-      if (down.quotient >= forward.window.kernel[0]) break;
-      const int64_t slot = int64_t{down.quotient} * forward.window.kernel[1] + across;
-      const int channel = down.remainder * gpu::kHaloChunk + lane % 4 * 2;
-      float* const row = out + (slot * dweight.channels + channel) * dweight.columns;
+    for (int j = 0; j < kGroupRows / 8; ++j) {
+      const int tap = j * 8 >> plan.tap_elements_log2, down = group % plan.pieces * plan.taps_of_group + tap;
+      const int channel = j * 8 - (tap << plan.tap_elements_log2);
+      if (down >= forward.window.kernel[0] || channel >= dweight.channels) continue;
+      const int row = (down * forward.window.kernel[1] + across) * dweight.channels + channel + lane % 4 * 2;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int column = first_column + i / 2 * 8;
-        if (column < dweight.columns) row[i % 2 * dweight.columns + column] = sums[group][j * 4 + i];
+        const int column = own_column + i / 2 * 8;
+        if (column < dweight.columns) out[int64_t{row + i % 2} * dweight.columns + column] = sums[group][j * 4 + i];
       }
     }
   }
@@ -156,57 +123,69 @@ KNNCONV_DEVICE void AddTeams(int team, float* scratch, HaloDweightSums& sums) {
 }
 
 // Writes the columns of g that threads have added up, in the threads' order.
-KNNCONV_DEVICE void StoreBias(const gpu::Dweight& dweight, const HaloDweightPlan& plan, const HaloSlice& slice,
-                              float* scratch, const float (&bias)[gpu::kHaloChunk]) {
+KNNCONV_DEVICE void StoreBias(const gpu::Dweight& dweight, float* out, int first_column, float* scratch,
+                              const float (&bias)[gpu::kHaloChunk]) {
   constexpr int kChunks = kDweightColumns / gpu::kHaloChunk, kShares = kDweightTeams * kTeamThreads / kChunks;
   float* const line = scratch + threadIdx.x / kChunks * kDweightColumns + threadIdx.x % kChunks * gpu::kHaloChunk;
   __syncthreads();
 #pragma unroll
   for (int e = 0; e < gpu::kHaloChunk; ++e) line[e] = bias[e];
   __syncthreads();
-  const int column = slice.first_column + threadIdx.x;
+  const int column = first_column + static_cast<int>(threadIdx.x);
   if (threadIdx.x >= kDweightColumns || column >= dweight.columns) return;
   float sum = 0.0f;
   for (int share = 0; share < kShares; ++share) sum += scratch[share * kDweightColumns + threadIdx.x];
-  plan.bias_partials[int64_t{slice.number} * dweight.columns + column] = sum;
+  out[column] = sum;
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     HaloDweightKernel(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ gpu::TapGemm forward,
                       const __grid_constant__ HaloDweightPlan plan) {
-  KNNCONV_DYNAMIC_SHARED(shared);
-  const HaloSlice slice = OpenSlice<T>(dweight, forward, plan);
+  extern __shared__ char unaligned[];
+  __shared__ Barrier barriers[kDweightTeams][kDweightStages];
+  static_assert(sizeof(barriers) == kDweightBarrierBytes);
+  char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
+  const int slice = static_cast<int>(blockIdx.x / plan.column_tiles);
+  const int first_column = static_cast<int>(blockIdx.x % plan.column_tiles) * kDweightColumns;
   const int team = threadIdx.x / kTeamThreads, thread = threadIdx.x % kTeamThreads;
   const int stride = static_cast<int>(plan.slices) * kDweightTeams;
-  char* stage = shared + 2 * team * plan.stage_bytes;
-  char* other = stage + plan.stage_bytes;
-  const auto copy = [&](int tile, char* to) {
-    if (tile < plan.all_tiles) {
-      gpu::StageHalo(forward, plan, slice, slice.source, tile, thread, to + plan.cotangent_bytes);
-      CopyCotangent(forward, plan, slice, tile, thread, to);
-    }
-    gpu::CommitCopies();
+  char* const stages = shared + team * plan.stages * plan.stage_bytes;
+  int tile = slice * kDweightTeams + team;
+  const auto load = [&](int number, int stage) {
+    if (number >= plan.all_tiles) return;
+    LoadStage(plan, first_column, number, stages + stage * plan.stage_bytes, &barriers[team][stage]);
   };
+  if (thread == 0) {
+    for (Barrier& barrier : barriers[team]) barrier.Init(1);
+    FenceBarrierInit();
+    FenceAsyncProxy();
+    for (int stage = 0; stage < plan.stages; ++stage) load(tile + stage * stride, stage);
+  }
+  __syncthreads();
   HaloDweightSums sums = {};
   float bias[gpu::kHaloChunk] = {};
-  int tile = slice.part * kDweightTeams + team;
-  copy(tile, stage);
+  int stage = 0;
+  uint32_t parity = 0;
 #pragma unroll 1
   for (; tile < plan.all_tiles; tile += stride) {
-    gpu::WaitForCopies<0>();
-    FenceAsyncProxy();
-    SyncThreads(1 + team, kTeamThreads);  // also, all warps are done with the other stage
-    copy(tile + stride, other);
-    MultiplyTile<T>(forward, plan, stage, stage + plan.cotangent_bytes, sums);
-    if (plan.bias_partials != nullptr) AddCotangent<T>(plan, stage, thread, bias);
-    char* const swap = stage;
-    stage = other;
-    other = swap;
+    barriers[team][stage].Wait(parity);
+    const char* const at = stages + stage * plan.stage_bytes;
+    MultiplyTile<T>(forward, plan, at, sums);
+    if (plan.bias_partials != nullptr) AddCotangent<T>(plan, at + plan.halo_room, thread, bias);
+    SyncThreads(1 + team, kTeamThreads);
+    if (thread == 0) load(tile + plan.stages * stride, stage);
+    if (++stage == plan.stages) {
+      stage = 0;
+      parity ^= 1;
+    }
   }
-  AddTeams(team, reinterpret_cast<float*>(shared) + thread, sums);
-  if (team == 0) StoreSums(dweight, forward, plan, slice, thread, sums);
-  if (plan.bias_partials != nullptr) StoreBias(dweight, plan, slice, reinterpret_cast<float*>(shared), bias);
+  float* const scratch = reinterpret_cast<float*>(shared);
+  AddTeams(team, scratch + thread, sums);
+  if (team == 0) StoreSums(dweight, forward, plan, slice, first_column, thread, sums);
+  if (plan.bias_partials != nullptr) {
+    StoreBias(dweight, plan.bias_partials + int64_t{slice} * dweight.columns, first_column, scratch, bias);
+  }
 }
 
 }  // namespace knnconv::hopper

@@ -1,9 +1,11 @@
 // How a halo kernel for dweight is laid out on Hopper: how dw lies in registers, and stages in shared memory.
 //
-// Rows of a product are 64 columns of g, and its columns 96 rows of dw: up to 12 chunks of x that lie equally far apart
-// in the halo, which are the channels of one tap, of the tap below and so on, as lines of the halo follow each other.
-// Such a run of chunks is a group; a team has three in its registers.
+// A product has 64 columns of g as its rows and 96 rows of dw as its columns: the channels (16 or 32 as they are stored)
+// of one tap, then of the tap below and so on, whose lines of the halo lie equally far apart. That is a group; a team has
+// three in its registers.
 #pragma once
+
+#include <cuda.h>
 
 #include <cstdint>
 
@@ -12,27 +14,32 @@
 
 namespace knnconv::hopper {
 
-inline constexpr int kDweightTeams = 2;      // warpgroups of a thread block, each with tiles of its own
+inline constexpr int kDweightTeams = 2;  // warpgroups of a thread block, each with tiles of its own
+inline constexpr int kDweightStages = 4;
 inline constexpr int kDweightGroups = 3;
-inline constexpr int kGroupChunks = 12;
-inline constexpr int kDweightColumns = 64;   // of g
-inline constexpr int kDweightPixels = 128;   // of a tile
+inline constexpr int kGroupRows = 96;       // of dw
+inline constexpr int kDweightColumns = 64;  // of g
+inline constexpr int kDweightPixels = 128;  // of a tile
+inline constexpr int kDweightBarrierBytes = kDweightTeams * kDweightStages * 8;
 
 struct HaloDweightPlan : gpu::HaloGeometry {
-  uint32_t column_tiles, slices;  // a thread block for each, and for each group
-  int32_t steps;                          // of a tile: 16 pixels each
-  int32_t step_pitch, lead;               // bytes from a step's first 8 pixels in the halo to the next step's, to its second 8
-  int32_t pieces;                         // groups of a column of taps
-  // Of g's tile: chunks of a pixel that are copied, bytes from one to the next, and of all that a product reads.
-  int32_t cotangent_chunks, cotangent_pitch, cotangent_bytes;
-  gpu::Divisor by_cotangent_chunks;
-  int32_t stage_bytes, bytes;  // of shared memory. A stage is a tile of g and a halo; each team has two.
-  float* bias_partials;  // [groups, slices, columns], or null; dw's are [groups, slices, V * C, columns]
+  CUtensorMap x, g;
+  uint32_t column_tiles, slices;  // a thread block for each pair
+  int32_t origin[2];              // of a tile's halo, from its own place; [0] is vertical
+  int32_t pixel_bytes, halo_line;
+  int32_t cotangent_bytes;        // of a pixel of g's tile
+  int32_t tap_elements_log2;      // of a tap as it is stored: 4 or 5
+  int32_t taps_of_group, pieces;  // groups of a column of taps
+  int32_t steps, step_pitch;      // of a tile, 16 pixels each; bytes from a step's pixels in the halo to the next step's
+  int32_t half_pitch, tap_pitch;  // from a step's first 8 pixels to its second, from a tap to the one below
+  // A stage is a halo and, halo_room bytes behind its start, a tile of g; all at multiples of 1024.
+  int32_t halo_room, stage_bytes, copied_bytes, stages, bytes;
+  float* bias_partials;  // [slices, columns], or null; dw's are [slices, V * C, columns]
 };
 
-// False where the problem does not suit these kernels, or not fit.
-bool PlanHaloDweight(const gpu::Dweight& dweight, const gpu::TapGemm& forward, int multiprocessors, int shared_limit,
-                     HaloDweightPlan* plan);
+// False where the problem does not suit these kernels, or not fit. Leaves out `x` and `g`.
+bool PlanHaloDweight(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const gpu::TapGemm& forward,
+                     int multiprocessors, int shared_limit, HaloDweightPlan* plan);
 
 // Launches the first kernel. Instantiated in a source of its own for each type of products.
 template <typename T>
