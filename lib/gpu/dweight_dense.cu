@@ -1,10 +1,23 @@
 // Weight gradients of a dense convolution.
 #include "gpu/dweight_launch.h"
 #include "gpu/halo_dweight.h"
+#ifdef KNNCONV_HOPPER
+#include "hopper/halo_dweight.h"
+#endif
 
 namespace knnconv::gpu {
 
 Status RunDweight(const LaunchSite& site, const Dweight& dweight, const DenseTaps& taps, const DweightChoice& choice) {
+#ifdef KNNCONV_HOPPER
+  if (Allows(choice.kernel, KernelFamily::kHopper)) {
+    Device device;
+    KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
+    hopper::HaloDweightPlan plan;
+    if (hopper::ChooseHalo(dweight, taps, device, /*forced=*/false, &plan)) {
+      return hopper::RunHalo(site, dweight, taps, device, plan);
+    }
+  }
+#endif
   if constexpr (kHasHaloKernels) {
     const bool forced = choice.kernel == KernelFamily::kHalo;
     Device device;

@@ -80,14 +80,15 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
 
 #ifdef KNNCONV_HOPPER
   if (Allows(wanted.kernel, KernelFamily::kHopper)) {
-    if (hopper::HaloTakes(gemm, device)) return hopper::RunHalo(site, gemm, device);
+    hopper::HaloPlan plan;
+    if (hopper::ChooseHalo(gemm, device, /*forced=*/false, &plan)) return hopper::RunHalo(site, gemm, device, plan);
     bool takes = false;
     KNNCONV_GPU_RETURN_IF_ERROR(hopper::Takes(site.device, gemm, &takes));
     if (takes && (wanted.kernel == KernelFamily::kHopper || hopper::Pays(gemm))) {
       return hopper::RunTapGemm(site, gemm, hopper::ChooseForm(gemm, device.multiprocessors));
     }
-    if (wanted.kernel == KernelFamily::kHopper && hopper::HaloCan(gemm, device)) {
-      return hopper::RunHalo(site, gemm, device);
+    if (wanted.kernel == KernelFamily::kHopper && hopper::ChooseHalo(gemm, device, /*forced=*/true, &plan)) {
+      return hopper::RunHalo(site, gemm, device, plan);
     }
   }
 #endif

@@ -2,21 +2,13 @@
 
 #include "gpu/dweight_reduce.h"
 #include "gpu/halo_dweight_plan.h"
-#include "hopper/device.h"
-#include "hopper/halo_dweight_plan.h"
+#include "hopper/halo_dweight_launch.h"
 #include "hopper/tensor_map.h"
 
 namespace knnconv::hopper {
 namespace {
 
 using gpu::DenseTaps, gpu::Dweight;
-
-bool Plan(const Dweight& dweight, const DenseTaps& taps, const gpu::Device& device, HaloDweightPlan* plan) {
-  const int64_t pixels = dweight.batch * taps.in_size[0] * taps.in_size[1] * taps.out_size[0] * taps.out_size[1];
-  const bool empty = pixels == 0 || dweight.slots == 0 || dweight.channels == 0 || dweight.columns == 0;
-  return IsHopper(device) && !empty &&
-         PlanHaloDweight(dweight, taps, gpu::ForwardOf(dweight, taps), device.multiprocessors, device.shared_bytes, plan);
-}
 
 // Boxes of height and width pixels of [images, rows, columns, channels], each a line of `line_bytes`.
 BoxMap ImageMap(gpu::Element type, const void* address, int64_t images, const int32_t (&size)[2], int64_t channels,
@@ -37,32 +29,22 @@ BoxMap ImageMap(gpu::Element type, const void* address, int64_t images, const in
 
 }  // namespace
 
-bool HaloCan(const Dweight& dweight, const DenseTaps& taps, const gpu::Device& device) {
-  HaloDweightPlan plan;
-  return Plan(dweight, taps, device, &plan);
-}
-
-bool HaloTakes(const Dweight& dweight, const DenseTaps& taps, const gpu::Device& device) {
-  constexpr int kMostColumns = 64;
-  return dweight.columns <= kMostColumns && dweight.slots > 1 && HaloCan(dweight, taps, device);
-}
-
-gpu::Status RunHaloDweight(const gpu::LaunchSite& site, const Dweight& dweight, const DenseTaps& taps,
-                           const gpu::Device& device) {
-  HaloDweightPlan plan;
-  if (!Plan(dweight, taps, device, &plan)) return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "a halo fits"};
-  KNNCONV_GPU_RETURN_IF_ERROR(PrepareTensorMaps());
+gpu::Status RunHalo(const gpu::LaunchSite& site, const Dweight& dweight, const DenseTaps& taps,
+                    const gpu::Device& device, const HaloDweightPlan& plan) {
   const gpu::Element type = dweight.g_type;
+  CUtensorMap x{}, g{};
+  KNNCONV_GPU_RETURN_IF_ERROR(PrepareTensorMaps());
   if (!site.prepare) {
     KNNCONV_GPU_RETURN_IF_ERROR(Encode(ImageMap(type, dweight.x, dweight.batch, taps.in_size, dweight.channels,
-                                                plan.halo, plan.pixel_bytes), &plan.x));
+                                                plan.halo, plan.pixel_bytes), &x));
     KNNCONV_GPU_RETURN_IF_ERROR(Encode(ImageMap(type, dweight.g, dweight.batch, taps.out_size, dweight.columns,
-                                                plan.tile, plan.cotangent_bytes), &plan.g));
+                                                plan.tile, plan.cotangent_bytes), &g));
   }
   const gpu::TapGemm forward = gpu::ForwardOf(dweight, taps);
   KNNCONV_GPU_RETURN_IF_ERROR(
-      type == gpu::Element::kF16 ? LaunchHaloDweight<gpu::Half>(site, dweight, forward, plan, device.shared_bytes)
-                                 : LaunchHaloDweight<gpu::BFloat>(site, dweight, forward, plan, device.shared_bytes));
+      type == gpu::Element::kF16
+          ? LaunchHaloDweight<gpu::Half>(site, dweight, forward, plan, x, g, device.shared_bytes)
+          : LaunchHaloDweight<gpu::BFloat>(site, dweight, forward, plan, x, g, device.shared_bytes));
   const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
   return gpu::RunReduce(site, 1, {dweight.partials, plan.slices, weight, dweight.dw, dweight.dw_type},
                         {plan.bias_partials, plan.slices, dweight.db != nullptr ? dweight.columns : 0, dweight.db,

@@ -2,5 +2,5 @@
 
 namespace knnconv::hopper {
 template gpu::Status LaunchHaloDweight<gpu::Half>(const gpu::LaunchSite&, const gpu::Dweight&, const gpu::TapGemm&,
-                                                const HaloDweightPlan&, int);
+                                                 const HaloDweightPlan&, const CUtensorMap&, const CUtensorMap&, int);
 }  // namespace knnconv::hopper

@@ -26,12 +26,13 @@ namespace knnconv::hopper {
 using HaloDweightSums = float[kDweightGroups][kGroupRows / 2];
 
 // Loads a tile's halo and its pixels of g to a stage. By one thread.
-KNNCONV_DEVICE void LoadStage(const HaloDweightPlan& plan, int first_column, int tile_number, char* to, Barrier* full) {
+KNNCONV_DEVICE void LoadStage(const HaloDweightPlan& plan, const CUtensorMap& x, const CUtensorMap& g,
+                              int first_column, int tile_number, char* to, Barrier* full) {
   const gpu::HaloTile tile = gpu::FindTile(plan, tile_number);
   full->ArriveExpecting(plan.copied_bytes);
-  LoadBox(to, &plan.x, full, 0, tile.j * plan.step[1] + plan.origin[1], tile.i * plan.step[0] + plan.origin[0],
+  LoadBox(to, &x, full, 0, tile.j * plan.step[1] + plan.origin[1], tile.i * plan.step[0] + plan.origin[0],
           tile.image);
-  LoadBox(to + plan.halo_room, &plan.g, full, first_column, tile.j, tile.i, tile.image);
+  LoadBox(to + plan.halo_room, &g, full, first_column, tile.j, tile.i, tile.image);
 }
 
 // Adds a tile's products.
@@ -141,7 +142,8 @@ KNNCONV_DEVICE void StoreBias(const gpu::Dweight& dweight, float* out, int first
 template <typename T>
 __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     HaloDweightKernel(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ gpu::TapGemm forward,
-                      const __grid_constant__ HaloDweightPlan plan) {
+                      const __grid_constant__ HaloDweightPlan plan, const __grid_constant__ CUtensorMap x,
+                      const __grid_constant__ CUtensorMap g) {
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kDweightTeams][kDweightStages];
   static_assert(sizeof(barriers) == kDweightBarrierBytes);
@@ -154,7 +156,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
   int tile = slice * kDweightTeams + team;
   const auto load = [&](int number, int stage) {
     if (number >= plan.all_tiles) return;
-    LoadStage(plan, first_column, number, stages + stage * plan.stage_bytes, &barriers[team][stage]);
+    LoadStage(plan, x, g, first_column, number, stages + stage * plan.stage_bytes, &barriers[team][stage]);
   };
   if (thread == 0) {
     for (Barrier& barrier : barriers[team]) barrier.Init(1);

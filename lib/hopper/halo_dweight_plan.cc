@@ -4,6 +4,8 @@
 
 #include "gpu/arithmetic.h"
 #include "gpu/dweight_plan.h"
+#include "gpu/halo_dweight_plan.h"
+#include "hopper/device.h"
 
 namespace knnconv::hopper {
 namespace {
@@ -45,10 +47,9 @@ bool LayOut(const Dweight& dweight, const gpu::TapGemm& forward, HaloDweightPlan
   return plan->halo[0] <= kMostBox && plan->halo[1] <= kMostBox;
 }
 
-}  // namespace
-
-bool PlanHaloDweight(const Dweight& dweight, const DenseTaps& taps, const gpu::TapGemm& forward, int multiprocessors,
-                     int shared_limit, HaloDweightPlan* plan) {
+// False where the problem does not suit these kernels, or not fit.
+bool Plan(const Dweight& dweight, const DenseTaps& taps, const gpu::TapGemm& forward, int multiprocessors,
+          int shared_limit, HaloDweightPlan* plan) {
   const int width = taps.out_size[1] % kStepPixels == 0 ? kStepPixels : kStepPixels / 2;
   const int height = kDweightPixels / width;
   if (!Suits(dweight, taps, height, width) ||
@@ -82,6 +83,18 @@ bool PlanHaloDweight(const Dweight& dweight, const DenseTaps& taps, const gpu::T
   plan->slices = static_cast<uint32_t>(slices);
   plan->bias_partials = dweight.db != nullptr ? dweight.partials + slices * weight : nullptr;
   return true;
+}
+
+}  // namespace
+
+bool ChooseHalo(const Dweight& dweight, const DenseTaps& taps, const gpu::Device& device, bool forced,
+                HaloDweightPlan* plan) {
+  constexpr int kMostColumns = 64;  // more read x again
+  const int64_t pixels = dweight.batch * taps.in_size[0] * taps.in_size[1] * taps.out_size[0] * taps.out_size[1];
+  const bool empty = pixels == 0 || dweight.slots == 0 || dweight.channels == 0 || dweight.columns == 0;
+  *plan = {};
+  return IsHopper(device) && !empty && (forced || (dweight.columns <= kMostColumns && dweight.slots > 1)) &&
+         Plan(dweight, taps, gpu::ForwardOf(dweight, taps), device.multiprocessors, device.shared_bytes, plan);
 }
 
 }  // namespace knnconv::hopper

@@ -5,8 +5,6 @@
 // three in its registers.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
 
 #include "gpu/dweight.h"
@@ -23,7 +21,6 @@ inline constexpr int kDweightPixels = 128;  // of a tile
 inline constexpr int kDweightBarrierBytes = kDweightTeams * kDweightStages * 8;
 
 struct HaloDweightPlan : gpu::HaloGeometry {
-  CUtensorMap x, g;
   uint32_t column_tiles, slices;  // a thread block for each pair
   int32_t origin[2];              // of a tile's halo, from its own place; [0] is vertical
   int32_t pixel_bytes, halo_line;
@@ -37,13 +34,9 @@ struct HaloDweightPlan : gpu::HaloGeometry {
   float* bias_partials;  // [slices, columns], or null; dw's are [slices, V * C, columns]
 };
 
-// False where the problem does not suit these kernels, or not fit. Leaves out `x` and `g`.
-bool PlanHaloDweight(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const gpu::TapGemm& forward,
-                     int multiprocessors, int shared_limit, HaloDweightPlan* plan);
-
-// Launches the first kernel. Instantiated in a source of its own for each type of products.
-template <typename T>
-gpu::Status LaunchHaloDweight(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const gpu::TapGemm& forward,
-                              const HaloDweightPlan& plan, int shared_limit);
+// Whether Hopper's halo kernels are to compute `dweight`: where they can if `forced`, else where they are expected to be
+// the fastest, too; and how they are laid out.
+bool ChooseHalo(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const gpu::Device& device, bool forced,
+                HaloDweightPlan* plan);
 
 }  // namespace knnconv::hopper

@@ -118,7 +118,8 @@ KNNCONV_DEVICE void StoreTile(const gpu::TapGemm& gemm, const HaloPlan& plan, co
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
-    HaloKernel(const __grid_constant__ gpu::TapGemm gemm, const __grid_constant__ HaloPlan plan) {
+    HaloKernel(const __grid_constant__ gpu::TapGemm gemm, const __grid_constant__ HaloPlan plan,
+               const __grid_constant__ CUtensorMap source) {
   using T = typename Shape::T;
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kHaloTeams][kHaloStages];
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   int tile = block.part * kHaloTeams + team;
   const auto load = [&](int number, int stage) {
     if (number >= plan.all_tiles) return;
-    LoadHalo<Shape>(gemm, plan, block, number, stages + stage * plan.stage_bytes, &barriers[team][stage]);
+    LoadHalo<Shape>(gemm, plan, block, source, number, stages + stage * plan.stage_bytes, &barriers[team][stage]);
   };
   if (thread == 0) {
     for (Barrier& barrier : barriers[team]) barrier.Init(1);

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "gpu/arithmetic.h"
+#include "hopper/device.h"
 #include "hopper/pixel_classes.h"
+#include "hopper/tap_plan.h"
 
 namespace knnconv::hopper {
 namespace {
@@ -68,9 +70,8 @@ bool FitsBox(const TapGemm& gemm, const HaloPlan& plan) {
   return plan.halo[0] <= kMostBox && width <= kMostBox;
 }
 
-}  // namespace
-
-bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan) {
+// False where the problem does not suit these kernels, or not fit into a block's `shared_limit` bytes.
+bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan) {
   *plan = {};
   if (!Suits(gemm)) return false;
   const std::vector<PixelClass> classes = PixelClassesOf(gemm.window);
@@ -118,6 +119,22 @@ bool PlanHalo(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPl
   const int64_t share = std::max<int64_t>(1, multiprocessors / kinds);
   plan->blocks_of_kind = static_cast<uint32_t>(std::min(share, CeilDiv(plan->all_tiles, kHaloTeams)));
   return true;
+}
+
+// Where channels are few, and an image fills its tiles.
+bool Pays(const TapGemm& gemm, const HaloPlan& plan) {
+  const bool few = (gemm.depth <= 32 && gemm.columns <= 64) || (gemm.depth <= 64 && gemm.columns <= 32);
+  const auto& size = gpu::LargestClass(gemm.window).pixels;
+  const int64_t covered = int64_t{plan.tiles[0]} * plan.tile[0] * plan.tiles[1] * plan.tile[1];
+  return few && gemm.slots > 1 && 2 * size[0] * size[1] > covered;
+}
+
+}  // namespace
+
+bool ChooseHalo(const TapGemm& gemm, const gpu::Device& device, bool forced, HaloPlan* plan) {
+  const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.columns == 0;
+  return IsHopper(device) && !empty && Plan(gemm, device.multiprocessors, device.shared_bytes, plan) &&
+         (forced || Pays(gemm, *plan));
 }
 
 }  // namespace knnconv::hopper

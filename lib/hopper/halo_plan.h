@@ -11,12 +11,11 @@
 // pairs. The copy engine writes lines of pixels as they lie in memory; threads make pairs of them.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
 
+#include "gpu/device.h"
 #include "gpu/halo_plan.h"
-#include "hopper/tap_plan.h"
+#include "hopper/pixel_classes.h"
 
 namespace knnconv::hopper {
 
@@ -33,7 +32,6 @@ inline int HaloColumns(const gpu::TapGemm& gemm) { return gemm.columns <= 32 ? 3
 inline bool HasPairs(const gpu::TapGemm& gemm) { return gemm.depth <= gpu::kMostQuadChannels; }
 
 struct HaloPlan : gpu::HaloGeometry {
-  CUtensorMap source;  // a box is a halo, or its lines as they lie in memory
   PixelClass pixels[kMaxClasses];
   uint32_t column_tiles, blocks_of_kind;  // thread blocks; a kind: group, class, column tile
   int32_t blocks_across;                  // of pixels in a tile
@@ -50,11 +48,8 @@ struct HaloPlan : gpu::HaloGeometry {
   int32_t steps_at, bias_at, weight_at, halo_at, stage_at, stage_bytes, copied_bytes, stages, bytes;
 };
 
-// False where the problem does not suit these kernels, or not fit into a block's `shared_limit` bytes. Leaves out `source`.
-bool PlanHalo(const gpu::TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan);
-
-// Instantiated in a source of its own for each type of products.
-template <typename T>
-gpu::Status LaunchHalo(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan, int shared_limit);
+// Whether Hopper's halo kernels are to compute `gemm`: where they can if `forced`, else where they are expected to be the
+// fastest, too; and how they are laid out.
+bool ChooseHalo(const gpu::TapGemm& gemm, const gpu::Device& device, bool forced, HaloPlan* plan);
 
 }  // namespace knnconv::hopper

@@ -6,6 +6,7 @@
 #include "gpu/halo_stage.h"
 #include "hopper/halo_plan.h"
 #include "hopper/ptx.h"
+#include "hopper/tap_plan.h"
 
 namespace knnconv::hopper {
 
@@ -28,16 +29,16 @@ KNNCONV_DEVICE HaloBlock OpenHalo(const gpu::TapGemm& gemm, const HaloPlan& plan
 
 // Loads what a tile needs of the source to `to`. By one thread.
 template <typename Shape>
-KNNCONV_DEVICE void LoadHalo(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, int tile_number,
-                             char* to, Barrier* full) {
+KNNCONV_DEVICE void LoadHalo(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block,
+                             const CUtensorMap& source, int tile_number, char* to, Barrier* full) {
   const gpu::HaloTile tile = gpu::FindTile(plan, tile_number);
   const int line = tile.i * plan.step[0] + block.pixels.corner[0];
   const int column = tile.j * plan.step[1] + block.pixels.corner[1];
   full->ArriveExpecting(plan.copied_bytes);
   if constexpr (Shape::kPairs) {
-    LoadBox(to, &plan.source, full, column * gemm.depth, line, tile.image);
+    LoadBox(to, &source, full, column * gemm.depth, line, tile.image);
   } else {
-    LoadBox(to, &plan.source, full, 0, column, line, tile.image);
+    LoadBox(to, &source, full, 0, column, line, tile.image);
   }
 }
 
