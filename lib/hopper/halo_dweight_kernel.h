@@ -35,10 +35,10 @@ KNNCONV_DEVICE void LoadStage(const HaloDweightPlan& plan, const CUtensorMap& x,
   LoadBox(to + plan.halo_room, &g, full, first_column, tile.j, tile.i, tile.image);
 }
 
-// Adds a tile's products.
+// Starts a tile's products, and leaves them running.
 template <typename T>
-KNNCONV_DEVICE void MultiplyTile(const gpu::TapGemm& forward, const HaloDweightPlan& plan, const char* stage,
-                                 HaloDweightSums& sums) {
+KNNCONV_DEVICE void StartProducts(const gpu::TapGemm& forward, const HaloDweightPlan& plan, const char* stage,
+                                  HaloDweightSums& sums) {
   uint64_t a = DescribeLines(stage + plan.halo_room, plan.cotangent_bytes, 8 * plan.cotangent_bytes);
   uint64_t b[kDweightGroups];
 #pragma unroll
@@ -59,11 +59,7 @@ KNNCONV_DEVICE void MultiplyTile(const gpu::TapGemm& forward, const HaloDweightP
     }
     a += 16 * plan.cotangent_bytes / 16;
     CommitProducts();
-    WaitForProducts<1>();
   }
-  WaitForProducts<0>();
-#pragma unroll
-  for (auto& group : sums) PinSums(group);
 }
 
 // Adds the thread's share of a tile of g: 8 columns, every so manyth pixel.
@@ -173,10 +169,14 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
   for (; tile < plan.all_tiles; tile += stride) {
     barriers[team][stage].Wait(parity);
     const char* const at = stages + stage * plan.stage_bytes;
-    MultiplyTile<T>(forward, plan, at, sums);
+    StartProducts<T>(forward, plan, at, sums);
     if (plan.bias_partials != nullptr) AddCotangent<T>(plan, at + plan.halo_room, thread, bias);
+    WaitForProducts<0>();
+#pragma unroll
+    for (auto& group : sums) PinSums(group);
     SyncThreads(1 + team, kTeamThreads);
     if (thread == 0) load(tile + plan.stages * stride, stage);
+    __syncwarp();  // products are a whole warp's
     if (++stage == plan.stages) {
       stage = 0;
       parity ^= 1;

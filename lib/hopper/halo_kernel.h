@@ -9,9 +9,9 @@
 //         [ . . . . . . . . ]    the address
 //
 // The halo lies as wgmma reads it (halo_plan.h), so that A of every tap is an address into it and nothing is copied
-// twice. A team of 128 threads has tiles of its own: the copy engine brings the next halos while the tensor cores work on
-// this one. Four teams on a multiprocessor fill each other's gaps and share the weights. Results leave from registers 16
-// bytes at a time, since a lane's columns are neighbours (ColumnDeal).
+// twice. A team of 128 threads has tiles of its own, whose halos the copy engine brings ahead. The four teams of a
+// multiprocessor share the weights and multiply in turn. Results leave from registers 16 bytes at a time, since a lane's
+// columns are neighbours (ColumnDeal).
 //
 // What bounds it: source and result once through memory.
 #pragma once
@@ -43,10 +43,10 @@ using HaloSums = float[kHaloBlocks][Shape::kColumns / 2];
 KNNCONV_DEVICE int BlockDown(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? block : 0; }
 KNNCONV_DEVICE int BlockAcross(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? 0 : block; }
 
-// Products of the tile at `halo`.
+// Starts the products of the tile at `halo`, and leaves the last of them running.
 template <typename Shape>
-KNNCONV_DEVICE void MultiplyTile(const HaloPlan& plan, const uint32_t* steps, int count, const char* halo,
-                                 const char* weight, HaloSums<Shape>& sums) {
+KNNCONV_DEVICE void StartProducts(const HaloPlan& plan, const uint32_t* steps, int count, const char* halo,
+                                  const char* weight, HaloSums<Shape>& sums) {
   uint64_t a[kHaloBlocks];
 #pragma unroll
   for (int i = 0; i < kHaloBlocks; ++i) {
@@ -55,11 +55,6 @@ KNNCONV_DEVICE void MultiplyTile(const HaloPlan& plan, const uint32_t* steps, in
                          : DescribeLines(halo + kBlockSide * at, plan.pixel_bytes, plan.row_pitch);
   }
   uint64_t b = DescribeCores(weight, Shape::kStepBytes / 2, 128);
-#pragma unroll
-  for (auto& block : sums) {
-#pragma unroll
-    for (float& sum : block) sum = 0.0f;
-  }
   uint32_t step = steps[0];
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
@@ -72,12 +67,32 @@ KNNCONV_DEVICE void MultiplyTile(const HaloPlan& plan, const uint32_t* steps, in
     b += Shape::kStepBytes / 16;
     step = next;
     CommitProducts();
-    WaitForProducts<1>();
+    WaitForProducts<2>();
   }
-  WaitForProducts<0>();
-#pragma unroll
-  for (auto& block : sums) PinSums(block);
 }
+
+// Teams multiply in turn, each with the tensor cores to itself, so that one multiplies while others wait for copies, make
+// pairs or store. All teams of a block take equally many turns.
+class Turns {
+ public:
+  KNNCONV_DEVICE Turns(int team, int count) : team_(team), left_(count) {
+    if (team_ == kHaloTeams - 1 && left_ > 0) ArriveAt(Id(0), 2 * kTeamThreads);
+  }
+  KNNCONV_DEVICE int Left() const { return left_; }
+  KNNCONV_DEVICE void Take() const { SyncThreads(Id(team_), 2 * kTeamThreads); }
+  KNNCONV_DEVICE void Pass() {
+    --left_;
+    const int next = (team_ + 1) % kHaloTeams;
+    if (next > 0 || left_ > 0) ArriveAt(Id(next), 2 * kTeamThreads);
+  }
+
+ private:
+  // Of a barrier where a team waits for the one before.
+  KNNCONV_DEVICE static int Id(int team) { return 1 + kHaloTeams + team; }
+
+  const int team_;
+  int left_;
+};
 
 // out = round(sums + bias). A warp has lines 2 * warp and the next of each block, a quad of lanes one pixel of each.
 template <typename Shape, typename Out>
@@ -134,17 +149,19 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (number >= plan.all_tiles) return;
     LoadHalo<Shape>(gemm, plan, block, source, number, stages + stage * plan.stage_bytes, &barriers[team][stage]);
   };
-  if (thread == 0) {
+  // Weights first: behind halos they would arrive late.
+  const auto load_first = [&] {
+    if (thread != 0) return;
     for (Barrier& barrier : barriers[team]) barrier.Init(1);
     FenceBarrierInit();
     FenceAsyncProxy();
     for (int stage = 0; stage < plan.stages; ++stage) load(tile + stage * stride, stage);
-  }
+  };
   char* const weight = shared + plan.weight_at;
   if constexpr (Shape::kPairs) {
-    StagePairWeights<Shape>(gemm, plan, block, weight);
+    StagePairWeights<Shape>(gemm, plan, block, weight, load_first);
   } else {
-    StageLineWeights<Shape>(gemm, plan, block, weight);
+    StageLineWeights<Shape>(gemm, plan, block, weight, load_first);
   }
   FillTables<Shape>(gemm, plan, block, shared);
   FenceAsyncProxy();
@@ -153,28 +170,49 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const float* const bias = reinterpret_cast<const float*>(shared + plan.bias_at);
   const int halo_bytes = plan.halo[0] * plan.halo_line;
   char* const halos = shared + plan.halo_at + team * 2 * halo_bytes;
-  int stage = 0, turn = 0;
+  const int first_tile = block.part * kHaloTeams;  // of the block: no team has more tiles than the first
+  Turns turns(team, (plan.all_tiles - first_tile + stride - 1) / stride);
+  int stage = 0;
   uint32_t parity = 0;
 #pragma unroll 1
-  for (; tile < plan.all_tiles; tile += stride, turn ^= 1) {
+  for (; turns.Left() > 0; tile += stride) {
+    if (tile >= plan.all_tiles) {
+      turns.Take();
+      turns.Pass();
+      break;
+    }
+    const char* halo = stages + stage * plan.stage_bytes;
     barriers[team][stage].Wait(parity);
-    HaloSums<Shape> sums;
     if constexpr (Shape::kPairs) {
-      // The team's slowest warp may still be multiplying the other halo, none this one.
-      char* const halo = halos + turn * halo_bytes;
+      // The team's slowest warp may still be multiplying the halo of the last turn, none that of the turn before.
+      char* const pairs = halos + (turns.Left() & 1) * halo_bytes;
       if (gemm.source_type == gpu::Element::kF32) {
-        MakePairs<T, float>(plan, gemm.depth, thread, stages + stage * plan.stage_bytes, halo);
+        MakePairs<T, float>(plan, gemm.depth, thread, halo, pairs);
       } else {
-        MakePairs<T, T>(plan, gemm.depth, thread, stages + stage * plan.stage_bytes, halo);
+        MakePairs<T, T>(plan, gemm.depth, thread, halo, pairs);
       }
       FenceAsyncProxy();
       SyncThreads(1 + team, kTeamThreads);
+      halo = pairs;
       if (thread == 0) load(tile + plan.stages * stride, stage);
-      MultiplyTile<Shape>(plan, steps, block.steps, halo, weight, sums);
-    } else {
-      MultiplyTile<Shape>(plan, steps, block.steps, stages + stage * plan.stage_bytes, weight, sums);
+      __syncwarp();  // products are a whole warp's
+    }
+    HaloSums<Shape> sums;
+#pragma unroll
+    for (auto& block_sums : sums) {
+#pragma unroll
+      for (float& sum : block_sums) sum = 0.0f;
+    }
+    turns.Take();
+    StartProducts<Shape>(plan, steps, block.steps, halo, weight, sums);
+    turns.Pass();
+    WaitForProducts<0>();
+#pragma unroll
+    for (auto& block_sums : sums) PinSums(block_sums);
+    if constexpr (!Shape::kPairs) {
       SyncThreads(1 + team, kTeamThreads);
       if (thread == 0) load(tile + plan.stages * stride, stage);
+      __syncwarp();
     }
     if (++stage == plan.stages) {
       stage = 0;

@@ -68,6 +68,32 @@ KNNCONV_DEVICE void FillTables(const gpu::TapGemm& gemm, const HaloPlan& plan, c
   }
 }
 
+// For i from the thread's number on, in steps of `threads`: store(i, load(i)), with kBatch loads in flight; with the first
+// in flight, meanwhile().
+template <int kBatch, typename Load, typename Store, typename Meanwhile>
+KNNCONV_DEVICE void CopyWeights(int count, int threads, const Load& load, const Store& store,
+                                const Meanwhile& meanwhile) {
+  uint4 value[kBatch];
+  const auto load_batch = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i * threads < count) value[i] = load(first + i * threads);
+    }
+  };
+  int first = static_cast<int>(threadIdx.x);
+  load_batch(first);
+  meanwhile();
+#pragma unroll 1
+  while (first < count) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i * threads < count) store(first + i * threads, value[i]);
+    }
+    first += kBatch * threads;
+    load_batch(first);
+  }
+}
+
 // Where in a step's weights (two halves of 8 in depth, of cores of 8 columns) a core's line of 16 bytes lies.
 template <typename Shape>
 KNNCONV_DEVICE int CoreLine(int half, int core, int line) {
@@ -76,8 +102,9 @@ KNNCONV_DEVICE int CoreLine(int half, int core, int line) {
 
 // Weights as wgmma's B, columns dealt so that a lane ends with neighbours (ColumnDeal). Not transposed, a core's lines
 // are depths, and 16 bytes of memory are four pieces; transposed, they are columns.
-template <typename Shape>
-KNNCONV_DEVICE void StageLineWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to) {
+template <typename Shape, typename Meanwhile>
+KNNCONV_DEVICE void StageLineWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to,
+                                     const Meanwhile& meanwhile) {
   using T = typename Shape::T;
   using Deal = typename Shape::Deal;
   const PixelLine &down = block.pixels.line[0], &across = block.pixels.line[1];
@@ -112,12 +139,13 @@ KNNCONV_DEVICE void StageLineWeights(const gpu::TapGemm& gemm, const HaloPlan& p
       }
     }
   };
-  gpu::CopyBatched<4>(block.steps * kSliceDepth / kDepth * kLine, Shape::kThreads, load, store);
+  CopyWeights<4>(block.steps * kSliceDepth / kDepth * kLine, Shape::kThreads, load, store, meanwhile);
 }
 
 // The same for pairs: a core's lines are columns, of two taps with 4 channels each.
-template <typename Shape>
-KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to) {
+template <typename Shape, typename Meanwhile>
+KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to,
+                                     const Meanwhile& meanwhile) {
   using T = typename Shape::T;
   const T* const weight = static_cast<const T*>(gemm.weight);
   const int line_taps = plan.steps_of_group * 4;
@@ -135,7 +163,7 @@ KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& p
     char* const line = to + tap / 4 * Shape::kStepBytes + CoreLine<Shape>(tap / 2 % 2, position / 8, position % 8);
     *reinterpret_cast<uint2*>(line + tap % 2 * 8) = make_uint2(bits.x, bits.y);
   };
-  gpu::CopyBatched<4>(block.steps * 4 * Shape::kColumns, Shape::kThreads, load, store);
+  CopyWeights<4>(block.steps * 4 * Shape::kColumns, Shape::kThreads, load, store, meanwhile);
 }
 
 // Two neighbouring pixels of `depth` channels each, as 4 elements of type T each.
