@@ -36,3 +36,12 @@ def vary_together(*arrays: Any) -> tuple[Any, ...]:
         else jax.lax.pcast(a, tuple(sorted(missing)), to="varying")
         for a in arrays
     )
+
+
+def vary_as(values: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    """Values that were computed from the operands with unchecked types: each varies wherever one of the operands does."""
+    union = frozenset().union(*map(varying_axes, operands))
+    return [
+        jax.lax.pcast(value, tuple(sorted(missing)), to="varying") if (missing := union - varying_axes(value)) else value
+        for value in values
+    ]

@@ -46,7 +46,11 @@ def rows(args, axes):
 
 def calls(function, *args):
     """How often each target stands in the compiled text."""
-    text = jax.jit(function).lower(*args).compile().as_text()
+    return count(jax.jit(function).lower(*args).compile())
+
+
+def count(compiled):
+    text = compiled.as_text()
     return {p: text.count(f'custom_call_target="jax_knnconv_knn_{p}_v1"') for p in TARGETS}
 
 
