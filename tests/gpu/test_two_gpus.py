@@ -125,12 +125,10 @@ def test_spatial(kind, name, dtype, gpus):
         runs = [[np.asarray(value) for value in compiled(*operands)] for _ in range(10)]
     rounds = len(operands[-1].exchange.rounds)
     assert rounds in (1, 2)  # two where one GPU sends much more than the other
-    assert space.collectives(compiled.as_text()) == {
-        "all-gather": 0,
-        "all-reduce": 1,
-        "all-to-all": 0,
-        "collective-permute": 2 * rounds,
-    }
+    counts = space.collectives(compiled.as_text())
+    permutes = counts.pop("collective-permute")
+    assert counts == {"all-gather": 0, "all-reduce": 1, "all-to-all": 0}
+    assert permutes in (2, 2 * rounds)  # there and back; XLA may join the rounds of a direction
     space.check(runs[0], table, sources, outputs, arrays, dtype, slack=SPATIAL_SLACK[dtype])
     for run in runs[1:]:
         assert [value.tobytes() for value in run] == [value.tobytes() for value in runs[0]]
