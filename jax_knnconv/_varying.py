@@ -39,9 +39,11 @@ def vary_together(*arrays: Any) -> tuple[Any, ...]:
 
 
 def vary_as(values: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-    """Values that were computed from the operands with unchecked types: each varies wherever one of the operands does."""
+    """The values, computed from the operands with unchecked types: each varies wherever one of the operands does."""
     union = frozenset().union(*map(varying_axes, operands))
-    return [
-        jax.lax.pcast(value, tuple(sorted(missing)), to="varying") if (missing := union - varying_axes(value)) else value
-        for value in values
-    ]
+
+    def vary(value: Any) -> Any:
+        missing = union - varying_axes(value)
+        return jax.lax.pcast(value, tuple(sorted(missing)), to="varying") if missing else value
+
+    return [vary(value) for value in values]

@@ -154,7 +154,9 @@ class NeighborTable:
         if self.group_shape:
             raise ValueError(f"split_rows: got {self}, expected a table without groups")
         if self.num_outputs % parts:
-            raise ValueError(f"parts: got {parts} for {self.num_outputs} output rows, expected a number that divides them")
+            raise ValueError(
+                f"parts: got {parts} for {self.num_outputs} output rows, expected a number that divides them"
+            )
         # A slot out of range, which only a table built under jit can have, belongs to a hole.
         slots = None if self.slots is None else self.slots.clip(0, max(self.num_slots - 1, 0))
         indices, slots = (
