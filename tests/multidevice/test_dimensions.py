@@ -189,7 +189,7 @@ def test_rows_in_blocks(kind, table):
 
     def run(x, weight, bias, blocks, g):
         def convolve(x, weight, bias):
-            each = jax.vmap(lambda block: forward(x, weight, bias, block), out_axes=1)
+            each = jax.vmap(lambda block: forward(x, weight, bias, block), out_axes=-3)
             return each(blocks)  # [B, 8, M / 8, C_out]
 
         y, back = jax.vjp(convolve, x, weight, bias)
