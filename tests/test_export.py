@@ -105,7 +105,7 @@ def test_exported_program_runs_in_a_fresh_process(platforms, tmp_path):
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
 def test_lowered_for_a_gpu_elsewhere(platform, tmp_path):
-    """A program lowered without that GPU holds the calls of its kernels, reloaded too; float32 products are pure JAX."""
+    """Lowered without that GPU and reloaded, a program calls its kernels; float32 products are pure JAX."""
     exported = export([platform])
     wanted = {*ALL_PASSES, "jax_knnconv_cast_operands_v1"}
     assert targets(exported) == wanted

@@ -1,4 +1,4 @@
-"""Programs out of their process: exported where there is no GPU and run here, and found again in the persistent cache."""
+"""Programs out of their process: exported where there is no GPU and run here, found again in the persistent cache."""
 
 from __future__ import annotations
 
