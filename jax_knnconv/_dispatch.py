@@ -52,6 +52,18 @@ _proven: set[tuple[str, str, str]] = set()  # (platform, device kind, operation)
 _warned: set[tuple[str, str]] = set()  # (platform, reason) already told, until the path works again
 
 
+def _device_of_each_kind(platform: str) -> list[Any]:
+    """One device of each kind that this process has on a platform; none where it has none.
+
+    A program is lowered for a platform: whichever device it is started on must be able to run it.
+    """
+    try:
+        devices = jax.local_devices(backend=platform)
+    except RuntimeError:
+        return []
+    return list({device.device_kind: device for device in reversed(devices)}.values())
+
+
 def why_not(operation: str, platform: str, implementation: str = "auto") -> str | None:
     """The reason why a compiled operation cannot run on a platform, or None if it can or none of its devices is here.
 
@@ -60,9 +72,8 @@ def why_not(operation: str, platform: str, implementation: str = "auto") -> str 
     """
     if platform not in _PLATFORMS_OF[implementation]:
         return f"implementation {implementation!r} does not exist on platform {platform!r}"
-    try:
-        device = jax.local_devices(backend=platform)[0]
-    except RuntimeError:
+    devices = _device_of_each_kind(platform)
+    if not devices:
         return None  # lowered for another machine: what is installed and runs there cannot be asked here
     backend = _ffi.load_backend(platform)
     if backend.reason is not None:
@@ -71,6 +82,11 @@ def why_not(operation: str, platform: str, implementation: str = "auto") -> str 
         return f"target {_ffi.target_name(operation)!r} is not registered for platform {platform!r}"
     if implementation not in ("auto", "cpu") and implementation not in backend.implementations:
         return f"the {platform} module was built without the {implementation!r} kernels"
+    failures = (_smoke_failure(operation, platform, device) for device in devices)
+    return next((failure for failure in failures if failure is not None), None)
+
+
+def _smoke_failure(operation: str, platform: str, device: Any) -> str | None:
     key = (platform, device.device_kind, operation)
     with _lock:
         if key in _proven:
@@ -101,17 +117,14 @@ def lacks(platform: str, operands: Sequence[Any], kernel: str | None = None) -> 
     bfloat16 = any(operand.dtype == jnp.bfloat16 for operand in operands)
     if platform != "cuda" or not (bfloat16 or kernel == "hopper"):
         return None
-    try:
-        device = jax.local_devices(backend=platform)[0]
-    except RuntimeError:
-        return None  # lowered for another machine
-    capability = getattr(device, "compute_capability", None)
-    if capability is None:
-        return None
-    if kernel == "hopper" and float(capability) != 9:
-        return f"the 'hopper' kernels need compute capability 9.0, {device.device_kind} has {capability}"
-    if bfloat16 and float(capability) < 8:
-        return f"products of bfloat16 need compute capability 8.0, {device.device_kind} has {capability}"
+    for device in _device_of_each_kind(platform):
+        capability = getattr(device, "compute_capability", None)
+        if capability is None:
+            continue
+        if kernel == "hopper" and float(capability) != 9:
+            return f"the 'hopper' kernels need compute capability 9.0, {device.device_kind} has {capability}"
+        if bfloat16 and float(capability) < 8:
+            return f"products of bfloat16 need compute capability 8.0, {device.device_kind} has {capability}"
     return None
 
 
