@@ -1,4 +1,5 @@
 // What a caller may force of a call that shapes otherwise choose: the family of kernels, and the portable kernels' tile.
+// tap_choice.h and dweight_choice.h hold the choice itself.
 #pragma once
 
 #include "gpu/status.h"
@@ -6,11 +7,21 @@
 namespace knnconv::gpu {
 
 // kHalo's kernels know how mma.sync's operands lie in registers, so that they are CUDA's alone; their own checks run them on
-// the CPU. A program that links without them defines KNNCONV_WITHOUT_HALO.
-#if defined(__HIP_PLATFORM_AMD__) || defined(KNNCONV_PLAIN) || defined(KNNCONV_WITHOUT_HALO)
+// the CPU. A program that links without them defines KNNCONV_WITHOUT_HALO; one that asks for choices and links no kernels,
+// KNNCONV_RULES_ALONE.
+#if defined(KNNCONV_RULES_ALONE)
+inline constexpr bool kHasHaloKernels = true;
+#elif defined(__HIP_PLATFORM_AMD__) || defined(KNNCONV_PLAIN) || defined(KNNCONV_WITHOUT_HALO)
 inline constexpr bool kHasHaloKernels = false;
 #else
 inline constexpr bool kHasHaloKernels = true;
+#endif
+
+// Hopper's are there where its architecture is among those that the module is built for.
+#if defined(KNNCONV_HOPPER) || defined(KNNCONV_RULES_ALONE)
+inline constexpr bool kHasHopperKernels = true;
+#else
+inline constexpr bool kHasHopperKernels = false;
 #endif
 
 enum class KernelFamily {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpu/elements.h"
+#include "gpu/kernel_choice.h"
 #include "gpu/launch.h"
 #include "gpu/status.h"
 
@@ -46,6 +47,11 @@ struct Setting {
   plain::Schedule schedule;
 };
 inline constexpr Setting kSettings[] = {{0, {false, false}}, {0, {true, true}}, {1, {true, false}}};
+
+// Whether the device with little shared memory refused a tile that was asked for.
+inline bool LacksRoom(const Setting& setting, const TileChoice& wanted, const Status& status) {
+  return setting.device == 1 && wanted.rows > 0 && status.code == gpuErrorInvalidConfiguration;
+}
 
 // Counts values that differ and tells of a case where there are some.
 inline void Compare(const std::string& name, const std::vector<float>& got, const std::vector<double>& expected) {

@@ -166,8 +166,9 @@ void CheckWindow(int64_t batch, Pair in, Pair kernel, Pair stride, Pair padding,
       gemm.window.source_size[d] = gemm.transposed ? out[d] : in[d];
       gemm.window.out_size[d] = gemm.transposed ? in[d] : out[d];
     }
-    if (!HaloCan(gemm, device)) return false;
-    RequireOk(name, RunHalo(site, gemm, device));
+    HaloPlan plan;
+    if (!ChooseHalo(gemm, device, /*forced=*/true, &plan)) return false;
+    RequireOk(name, RunHalo(site, gemm, device, plan));
     return true;
   };
   Check<T>(name, p, run, run, [&](const LaunchSite& site, const Device& device, const Dweight& dweight) {
@@ -180,8 +181,9 @@ void CheckWindow(int64_t batch, Pair in, Pair kernel, Pair stride, Pair padding,
       taps.padding[d] = padding[d];
       taps.dilation[d] = dilation[d];
     }
-    if (!HaloCan(dweight, taps, device)) return false;
-    RequireOk(name, RunHaloDweight(site, dweight, taps, device));
+    HaloDweightPlan plan;
+    if (!ChooseHalo(dweight, taps, device, /*forced=*/true, &plan)) return false;
+    RequireOk(name, RunHalo(site, dweight, taps, device, plan));
     return true;
   });
 }
@@ -204,14 +206,16 @@ void CheckTable(int64_t batch, int rows, int sources, int channels, int columns,
     gemm.kind = Taps::kColumns;
     gemm.table.sources = indices.data();
     gemm.table.columns = neighbours;
-    if (!StemCan(gemm, device)) return false;
-    RequireOk(name, RunStem(site, gemm, device));
+    StemPlan plan;
+    if (!ChooseStem(gemm, device, /*forced=*/true, &plan)) return false;
+    RequireOk(name, RunStem(site, gemm, device, plan));
     return true;
   };
   Check<T>(name, p, forward, none, [&](const LaunchSite& site, const Device& device, const Dweight& dweight) {
     const ColumnTaps taps{{indices.data(), nullptr, sources, rows, neighbours, neighbours, false}, {}};
-    if (!StemCan(dweight, taps, device)) return false;
-    RequireOk(name, RunStemDweight(site, dweight, taps, device));
+    StemDweightPlan plan;
+    if (!ChooseStem(dweight, taps, device, /*forced=*/true, &plan)) return false;
+    RequireOk(name, RunStem(site, dweight, taps, device, plan));
     return true;
   });
 }
