@@ -2,6 +2,8 @@
 // tap_choice.h and dweight_choice.h hold the choice itself.
 #pragma once
 
+#include <string_view>
+
 #include "gpu/status.h"
 
 namespace knnconv::gpu {
@@ -32,6 +34,16 @@ enum class KernelFamily {
   kHopper,       // TMA and wgmma, compute capability 9.0
 };
 
+// The family of a name in docs/handlers.md. False where it is none.
+inline bool FindKernelFamily(std::string_view name, KernelFamily* family) {
+  *family = name == "wmma"       ? KernelFamily::kAnyPortable
+            : name == "portable" ? KernelFamily::kPortable
+            : name == "halo"     ? KernelFamily::kHalo
+            : name == "hopper"   ? KernelFamily::kHopper
+                                 : KernelFamily::kByShape;
+  return *family != KernelFamily::kByShape;
+}
+
 // Whether a caller who wants `wanted` may be served by `family`, if that takes the call.
 constexpr bool Allows(KernelFamily wanted, KernelFamily family) {
   return wanted == family || wanted == KernelFamily::kByShape ||
@@ -52,6 +64,12 @@ struct TileChoice {
   int vector = -1;              // 0: one element at a time; else 16 bytes where each operand allows
   bool asynchronous = true;     // false: 16 bytes at a time go through registers too
   KernelFamily kernel = KernelFamily::kByShape;
+
+  // As in docs/handlers.md: 0 by elements, 1 by vectors, 2 by vectors through registers, -1 by shape.
+  void set_staging(int staging) {
+    vector = staging;
+    asynchronous = staging != 2;
+  }
 };
 
 // The same for dweight, whose sums are split.
