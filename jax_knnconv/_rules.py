@@ -42,6 +42,32 @@ def shared_bytes(compute_capability: tuple[int, int]) -> int | None:
     return None if kib is None else kib * 1024
 
 
+def figures_of(device: Any) -> DeviceFigures | None:
+    """A GPU's figures, or None where JAX does not tell them."""
+    capability = getattr(device, "compute_capability", None)
+    multiprocessors = getattr(device, "core_count", None)
+    if capability is None or multiprocessors is None:
+        return None
+    major, _, minor = str(capability).partition(".")
+    room = shared_bytes((int(major), int(minor)))
+    return None if room is None else DeviceFigures(multiprocessors, (int(major), int(minor)), room)
+
+
+def check(
+    module: ModuleType | None,
+    operation: str,
+    operands: Sequence[Any],
+    static: Mapping[str, Any],
+    forced: Mapping[str, Any],
+    device: Any,
+) -> None:
+    """Raise ValueError where a GPU has no kernel for what a call forces, as far as that is known when it is lowered."""
+    figures = figures_of(device)
+    known = all(isinstance(size, int) for operand in operands for size in operand.shape)
+    if module is not None and figures is not None and known and forced and operation in PASSES:
+        choose(module, operation, operands, static, forced, figures)
+
+
 def choose(
     module: ModuleType,
     operation: str,
@@ -63,6 +89,33 @@ def choose(
     Raises:
         ValueError: no kernel can do what is forced.
     """
+    try:
+        return _ask(module, operation, operands, static, forced, device)
+    except ValueError as unmet:
+        major, minor = device.compute_capability
+        raise ValueError(
+            f"KernelConfig: no kernel does what is asked for on {device.multiprocessors} multiprocessors of compute "
+            f"capability {major}.{minor} with {device.shared_bytes} bytes of shared memory a block; expected: {unmet}; "
+            f"got {_fields(forced)}"
+        ) from None
+
+
+def _fields(forced: Mapping[str, Any]) -> str:
+    """The fields of a config that attributes come from."""
+    rows, columns, _ = forced.get("tile", (-1, -1, -1))
+    given = {"kernel": forced.get("kernel"), "bm": rows, "bn": columns, "ksplit": forced.get("ksplit")}
+    told = [f"{name}={value}" for name, value in given.items() if value not in (None, -1)]
+    return ", ".join(told) or "no config"
+
+
+def _ask(
+    module: ModuleType,
+    operation: str,
+    operands: Sequence[Any],
+    static: Mapping[str, Any],
+    forced: Mapping[str, Any],
+    device: DeviceFigures,
+) -> dict[str, Any]:
     major, minor = device.compute_capability
     tile = tuple(int(size) for size in forced.get("tile", (-1, -1, -1)))
     asked = {
@@ -127,8 +180,8 @@ def _dweight_sizes(operands: Sequence[Any], static: Mapping[str, Any]) -> dict[s
         "slots": slots,
         "channels": channels,
         "columns": columns,
-        "sources": math.prod(spec.input_dims),
-        "outputs": math.prod(spec.output_dims),
+        "sources": 0 if dense else spec.input_dims[0],
+        "outputs": 0 if dense else spec.output_dims[0],
         "neighbours": 0 if dense else table[0].shape[-1],
         "has_bias": static["with_bias"],
         "zero_empty_rows": not dense and spec.zero_empty_rows,

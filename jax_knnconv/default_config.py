@@ -100,9 +100,8 @@ def _one_call(operation: Callable[..., Any], operands: tuple[Any, ...], options:
     found = list(_handler_calls(jax.make_jaxpr(run)(arrays).jaxpr))
     if len(found) != 1 or found[0].operation not in _rules.PASSES:
         names = ", ".join(call.operation for call in found) or "none"
-        raise ValueError(
-            f"operation: expected a function that calls one pass once ({', '.join(_rules.PASSES)}), got calls of {names}"
-        )
+        passes = ", ".join(_rules.PASSES)
+        raise ValueError(f"operation: expected a function that calls one pass once ({passes}), got calls of {names}")
     return found[0]
 
 
