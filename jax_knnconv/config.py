@@ -24,7 +24,8 @@ class KernelConfig:
 
     Fields left None are chosen by shape; `default_config` tells what a call gets. A config belongs to the tensor-core
     implementations: where another one runs (``"cpu"``, ``"xla"``), it has no tiles to set and is not looked at. On a
-    GPU it holds for the call's gradients too, whose kernels must then ship what it asks for; to force one pass alone, call it by name (`conv2d_dweight`, ...).
+    GPU it holds for the call's gradients too, whose kernels must then ship what it asks for; to force one pass alone,
+    call it by name (`conv2d_dweight`, ...).
 
     The portable kernels ship, for forward and dinput, bm 16, 64, 128 and bn 32, 64, 128 with bk 64; for dweight, where
     the tile is of dw as a matrix [V·C_in, C_out], bm and bn 32, 64, 128. Where asynchronous 16-byte copies cannot fill
