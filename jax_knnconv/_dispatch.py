@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from jax_knnconv import _ffi, _kernel_choice, _smoke
+from jax_knnconv import _ffi, _kernel_choice, _rules, _smoke
 from jax_knnconv._varying import result_type
 
 IMPLEMENTATIONS = ("auto", "xla", "cpu", "wmma", "hopper")
@@ -128,6 +128,15 @@ def lacks(platform: str, operands: Sequence[Any], kernel: str | None = None) -> 
     return None
 
 
+def _check_here(operation: str, operands: Sequence[Any], static: dict[str, Any], forced: dict[str, Any]) -> None:
+    """Raise ValueError where a GPU is here and has no kernel for what a call forces."""
+    try:
+        device = jax.local_devices(backend="cuda")[0]
+    except RuntimeError:
+        return  # lowered for another machine
+    _rules.check(_ffi.load_backend("cuda").module, operation, operands, static, forced, device)
+
+
 def _warn_once(operation: str, platform: str, reason: str) -> None:
     with _lock:
         if (platform, reason) in _warned:
@@ -158,18 +167,20 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
         groups = static.get("group_rank", len(static.get("groups", ())))
         if groups > _MOST_GROUPS:
             unfit = f"its kernels take at most {_MOST_GROUPS} group dimensions (nested vmaps), got {groups}"
-        attributes = handler.attributes(*ctx.avals_in, **static)
+        attributes, forced = handler.attributes(*ctx.avals_in, **static), {}
         if platform != "cpu":
-            attributes |= _kernel_choice.attributes(
+            forced = _kernel_choice.attributes(
                 handler.operation, ctx.avals_in, static.get("spec"), groups, implementation
             )
-        kernel = attributes.get("kernel")
+        kernel = forced.get("kernel")
         needed = "hopper" if kernel == "hopper" else implementation
         reason = unfit or lacks(platform, ctx.avals_in, kernel) or why_not(handler.operation, platform, needed)
         if reason is None:
+            if platform == "cuda" and forced:
+                _check_here(handler.operation, ctx.avals_in, static, forced)
             extra = handler.workspace(*ctx.avals_in, platform=platform, **static)
             full = ctx.replace(avals_out=[*ctx.avals_out, *(jax.core.ShapedArray(s.shape, s.dtype) for s in extra)])
-            values = _ffi.lower_call(handler.operation, full, *operands, **attributes)
+            values = _ffi.lower_call(handler.operation, full, *operands, **attributes, **forced)
             return values[: len(ctx.avals_out)]
         _warn_once(handler.operation, platform, reason)
     return _lower_fallback(handler, ctx, operands, static)
