@@ -21,7 +21,7 @@
 #include "gpu/halo_block.h"
 #include "gpu/launch.h"
 #include "hopper/halo_stage.h"
-#include "hopper/tap_pipe.h"
+#include "hopper/ptx.h"
 #include "hopper/wgmma.h"
 
 namespace knnconv::hopper {
@@ -32,7 +32,7 @@ struct HaloShape {
   using Deal = gpu::ColumnDeal<kColumns_ / 8>;
   static constexpr bool kPairs = kPairs_, kTransposed = kTransposed_;
   static constexpr int kColumns = kColumns_, kThreads = kHaloTeams * kTeamThreads;
-  static constexpr int kStepBytes = kSliceDepth * kColumns * 2;  // of weights
+  static constexpr int kStepBytes = kHaloDepth * kColumns * 2;  // of weights
   static constexpr Major kMajorB = kPairs || kTransposed ? Major::kK : Major::kMN;
 };
 

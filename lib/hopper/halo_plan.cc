@@ -5,7 +5,6 @@
 #include "gpu/arithmetic.h"
 #include "hopper/device.h"
 #include "hopper/pixel_classes.h"
-#include "hopper/tap_plan.h"
 
 namespace knnconv::hopper {
 namespace {
@@ -45,7 +44,7 @@ int BlocksAcross(const TapGemm& gemm) {
 void LayOutLines(const TapGemm& gemm, HaloPlan* plan) {
   plan->pixel_bytes = gemm.depth <= 16 ? 32 : gemm.depth <= 32 ? 64 : 128;
   plan->halo_line = plan->halo[1] * plan->pixel_bytes;
-  plan->steps_of_group = static_cast<int32_t>(CeilDiv(gemm.depth, kSliceDepth));
+  plan->steps_of_group = static_cast<int32_t>(CeilDiv(gemm.depth, kHaloDepth));
   plan->steps = plan->taps * plan->steps_of_group;
   plan->copied_bytes = plan->halo[0] * plan->halo_line;
 }
@@ -74,14 +73,14 @@ bool FitsBox(const TapGemm& gemm, const HaloPlan& plan) {
 bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan) {
   *plan = {};
   if (!Suits(gemm)) return false;
-  const std::vector<PixelClass> classes = PixelClassesOf(gemm.window);
+  const PixelClasses classes = PixelClassesOf(gemm.window);
   const bool pairs = HasPairs(gemm);
   const int across = BlocksAcross(gemm), down = kHaloBlocks / across;
-  if (classes.empty() ||
+  if (classes.count == 0 ||
       !gpu::PlanTiles(gemm, pairs, kTeamThreads, kBlockSide * down, kBlockSide * across, plan)) {
     return false;
   }
-  std::copy(classes.begin(), classes.end(), plan->pixels);
+  plan->classes_of_pixels = classes;
   plan->blocks_across = across;
   const int columns = HaloColumns(gemm);
   const int64_t column_tiles = CeilDiv(gemm.columns, columns), kinds = plan->classes * column_tiles;
@@ -94,10 +93,10 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
   }
   if (!FitsBox(gemm, *plan)) return false;
   plan->row_pitch = plan->step[0] * plan->halo_line;
-  plan->by_group_depth = gpu::Divisor(plan->steps_of_group * kSliceDepth);
+  plan->by_group_depth = gpu::Divisor(plan->steps_of_group * kHaloDepth);
 
   // Stages, at multiples of 1024, first; each team has as many as there is room for, and a pair of halos of pairs.
-  const int64_t weight_bytes = int64_t{plan->steps} * columns * kSliceDepth * 2;
+  const int64_t weight_bytes = int64_t{plan->steps} * columns * kHaloDepth * 2;
   const int64_t halo_bytes = pairs ? 2 * plan->halo[0] * plan->halo_line : 0;
   plan->stage_bytes = Rounded(plan->copied_bytes, 1024);
   const int64_t rest = weight_bytes + kHaloTeams * halo_bytes + Rounded(columns * 4, 16) +

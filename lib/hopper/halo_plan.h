@@ -24,6 +24,7 @@ inline constexpr int kHaloTeams = 4;  // warpgroups of a thread block, each with
 inline constexpr int kHaloStages = 2;
 inline constexpr int kTeamThreads = 128;
 inline constexpr int kHaloBlocks = 2;  // of a tile
+inline constexpr int kHaloDepth = 16;  // of a product
 inline constexpr int kHaloBarrierBytes = kHaloTeams * kHaloStages * 8;  // of shared memory besides a plan's
 
 // Columns of a tile: 32 or 64.
@@ -32,7 +33,7 @@ inline int HaloColumns(const gpu::TapGemm& gemm) { return gemm.columns <= 32 ? 3
 inline bool HasPairs(const gpu::TapGemm& gemm) { return gemm.depth <= gpu::kMostQuadChannels; }
 
 struct HaloPlan : gpu::HaloGeometry {
-  PixelClass pixels[kMaxClasses];
+  PixelClasses classes_of_pixels;
   uint32_t column_tiles, blocks_of_kind;  // thread blocks; a kind: group, class, column tile
   int32_t blocks_across;                  // of pixels in a tile
   int32_t pixel_bytes;                    // of a line's pixel; with pairs, from a tile's pixel to the next

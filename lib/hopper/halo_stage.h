@@ -6,7 +6,6 @@
 #include "gpu/halo_stage.h"
 #include "hopper/halo_plan.h"
 #include "hopper/ptx.h"
-#include "hopper/tap_plan.h"
 
 namespace knnconv::hopper {
 
@@ -22,7 +21,7 @@ KNNCONV_DEVICE HaloBlock OpenHalo(const gpu::TapGemm& gemm, const HaloPlan& plan
   uint32_t kind = blockIdx.x / plan.blocks_of_kind;
   const int part = static_cast<int>(blockIdx.x - kind * plan.blocks_of_kind);
   const int first_column = static_cast<int>(kind % plan.column_tiles) * Shape::kColumns;
-  const PixelClass& pixels = plan.pixels[kind / plan.column_tiles];
+  const PixelClass& pixels = plan.classes_of_pixels.of[kind / plan.column_tiles];
   const int groups = pixels.line[0].count * (Shape::kPairs ? 1 : pixels.line[1].count);
   return {pixels, first_column, part, groups * plan.steps_of_group};
 }
@@ -57,7 +56,7 @@ KNNCONV_DEVICE void FillTables(const gpu::TapGemm& gemm, const HaloPlan& plan, c
     } else {
       const int line = across.count > 0 ? group / across.count : 0, column = group - line * across.count;
       const int at = (down.offset + line * down.offset_step) * plan.halo_line +
-                     (across.offset + column * across.offset_step) * plan.pixel_bytes + step * kSliceDepth * 2;
+                     (across.offset + column * across.offset_step) * plan.pixel_bytes + step * kHaloDepth * 2;
       steps[i] = i < block.steps ? static_cast<uint32_t>(at >> 4) : 0;
     }
   }
@@ -129,7 +128,7 @@ KNNCONV_DEVICE void StageLineWeights(const gpu::TapGemm& gemm, const HaloPlan& p
       char* const step = to + outer / 2 * Shape::kStepBytes;
       *reinterpret_cast<uint4*>(step + CoreLine<Shape>(outer % 2, position / 8, position % 8)) = bits;
     } else {
-      char* const step = to + outer / kSliceDepth * Shape::kStepBytes;
+      char* const step = to + outer / kHaloDepth * Shape::kStepBytes;
       const uint32_t two[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
@@ -139,7 +138,7 @@ KNNCONV_DEVICE void StageLineWeights(const gpu::TapGemm& gemm, const HaloPlan& p
       }
     }
   };
-  CopyWeights<4>(block.steps * kSliceDepth / kDepth * kLine, Shape::kThreads, load, store, meanwhile);
+  CopyWeights<4>(block.steps * kHaloDepth / kDepth * kLine, Shape::kThreads, load, store, meanwhile);
 }
 
 // The same for pairs: a core's lines are columns, of two taps with 4 channels each.
