@@ -45,10 +45,7 @@ gpu::Status RunHalo(const gpu::LaunchSite& site, const Dweight& dweight, const D
       type == gpu::Element::kF16
           ? LaunchHaloDweight<gpu::Half>(site, dweight, forward, plan, x, g, device.shared_bytes)
           : LaunchHaloDweight<gpu::BFloat>(site, dweight, forward, plan, x, g, device.shared_bytes));
-  const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
-  return gpu::RunReduce(site, 1, {dweight.partials, plan.slices, weight, dweight.dw, dweight.dw_type},
-                        {plan.bias_partials, plan.slices, dweight.db != nullptr ? dweight.columns : 0, dweight.db,
-                         dweight.db_type});
+  return gpu::RunReduce(site, dweight, plan.slices, 1);
 }
 
 }  // namespace knnconv::hopper
