@@ -71,23 +71,25 @@ KNNCONV_DEVICE void StartProducts(const HaloPlan& plan, const uint32_t* steps, i
   }
 }
 
-// Teams multiply in turn, each with the tensor cores to itself, so that one multiplies while others wait for copies, make
-// pairs or store. All teams of a block take equally many turns.
+// Two teams and two others multiply in turn, so that of each pair one multiplies while the other waits for copies, makes
+// pairs or stores; a team alone does not keep the tensor cores busy, since its products wait for each other. All teams of a
+// block take equally many turns.
 class Turns {
  public:
   KNNCONV_DEVICE Turns(int team, int count) : team_(team), left_(count) {
-    if (team_ == kHaloTeams - 1 && left_ > 0) ArriveAt(Id(0), 2 * kTeamThreads);
+    if (!IsFirst() && left_ > 0) ArriveAt(Id(team_ ^ 2), 2 * kTeamThreads);
   }
   KNNCONV_DEVICE int Left() const { return left_; }
   KNNCONV_DEVICE void Take() const { SyncThreads(Id(team_), 2 * kTeamThreads); }
   KNNCONV_DEVICE void Pass() {
     --left_;
-    const int next = (team_ + 1) % kHaloTeams;
-    if (next > 0 || left_ > 0) ArriveAt(Id(next), 2 * kTeamThreads);
+    if (IsFirst() || left_ > 0) ArriveAt(Id(team_ ^ 2), 2 * kTeamThreads);
   }
 
  private:
-  // Of a barrier where a team waits for the one before.
+  static_assert(kHaloTeams == 4);
+  KNNCONV_DEVICE bool IsFirst() const { return team_ < 2; }
+  // Of the barrier where a team waits for the other.
   KNNCONV_DEVICE static int Id(int team) { return 1 + kHaloTeams + team; }
 
   const int team_;
@@ -145,17 +147,27 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const int stride = static_cast<int>(plan.blocks_of_kind) * kHaloTeams;
   char* const stages = shared + plan.stage_at + team * plan.stages * plan.stage_bytes;
   int tile = block.part * kHaloTeams + team;
+  gpu::HaloTaps taps{};  // for copies by threads
+  for (int d = 0; d < 2; ++d) taps.origin[d] = block.pixels.corner[d];
+  const char* const from = static_cast<const char*>(gemm.source);
+  // Lines: by one thread, which the copy engine answers through the stage's barrier. Pairs: by all.
   const auto load = [&](int number, int stage) {
-    if (number >= plan.all_tiles) return;
-    LoadHalo<Shape>(gemm, plan, block, source, number, stages + stage * plan.stage_bytes, &barriers[team][stage]);
+    if constexpr (Shape::kPairs) {
+      if (number < plan.all_tiles) gpu::StageHalo(gemm, plan, taps, from, number, thread, stages);
+      gpu::CommitCopies();
+    } else {
+      if (thread != 0 || number >= plan.all_tiles) return;
+      LoadHalo(plan, block, source, number, stages + stage * plan.stage_bytes, &barriers[team][stage]);
+    }
   };
   // Weights first: behind halos they would arrive late.
   const auto load_first = [&] {
-    if (thread != 0) return;
-    for (Barrier& barrier : barriers[team]) barrier.Init(1);
-    FenceBarrierInit();
-    FenceAsyncProxy();
-    for (int stage = 0; stage < plan.stages; ++stage) load(tile + stage * stride, stage);
+    if (!Shape::kPairs && thread == 0) {
+      for (Barrier& barrier : barriers[team]) barrier.Init(1);
+      FenceBarrierInit();
+      FenceAsyncProxy();
+    }
+    load(tile, 0);
   };
   char* const weight = shared + plan.weight_at;
   if constexpr (Shape::kPairs) {
@@ -166,6 +178,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   FillTables<Shape>(gemm, plan, block, shared);
   FenceAsyncProxy();
   __syncthreads();
+  for (int stage = 1; stage < plan.stages; ++stage) load(tile + stage * stride, stage);
+  __syncwarp();  // products are a whole warp's
   const uint32_t* const steps = reinterpret_cast<const uint32_t*>(shared + plan.steps_at);
   const float* const bias = reinterpret_cast<const float*>(shared + plan.bias_at);
   const int halo_bytes = plan.halo[0] * plan.halo_line;
@@ -182,20 +196,24 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       break;
     }
     const char* halo = stages + stage * plan.stage_bytes;
-    barriers[team][stage].Wait(parity);
     if constexpr (Shape::kPairs) {
+      gpu::WaitForCopies<0>();
+      SyncThreads(1 + team, kTeamThreads);
       // The team's slowest warp may still be multiplying the halo of the last turn, none that of the turn before.
       char* const pairs = halos + (turns.Left() & 1) * halo_bytes;
+      const gpu::HaloPlace place = gpu::PlaceOfHalo(gemm, plan, taps, from, tile);
       if (gemm.source_type == gpu::Element::kF32) {
-        MakePairs<T, float>(plan, gemm.depth, thread, halo, pairs);
+        MakePairs<T, float>(gemm, plan, place, thread, halo, pairs);
       } else {
-        MakePairs<T, T>(plan, gemm.depth, thread, halo, pairs);
+        MakePairs<T, T>(gemm, plan, place, thread, halo, pairs);
       }
       FenceAsyncProxy();
       SyncThreads(1 + team, kTeamThreads);
+      load(tile + stride, 0);
+      __syncwarp();
       halo = pairs;
-      if (thread == 0) load(tile + plan.stages * stride, stage);
-      __syncwarp();  // products are a whole warp's
+    } else {
+      barriers[team][stage].Wait(parity);
     }
     HaloSums<Shape> sums;
 #pragma unroll
@@ -211,12 +229,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     for (auto& block_sums : sums) PinSums(block_sums);
     if constexpr (!Shape::kPairs) {
       SyncThreads(1 + team, kTeamThreads);
-      if (thread == 0) load(tile + plan.stages * stride, stage);
+      load(tile + plan.stages * stride, stage);
       __syncwarp();
-    }
-    if (++stage == plan.stages) {
-      stage = 0;
-      parity ^= 1;
+      if (++stage == plan.stages) {
+        stage = 0;
+        parity ^= 1;
+      }
     }
     if (gemm.out_type == gpu::Element::kF32) {
       StoreTile<Shape, float>(gemm, plan, block, tile, thread, bias, sums);

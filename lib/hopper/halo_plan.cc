@@ -19,17 +19,15 @@ int32_t Rounded(int64_t bytes, int64_t unit) { return static_cast<int32_t>(CeilD
 bool Suits(const TapGemm& gemm) {
   const gpu::WindowTaps& window = gemm.window;
   if (gemm.kind != gpu::Taps::kWindow || gemm.groups.count() != 1 || gemm.source_rows == 0) return false;
-  if (gemm.columns % 8 != 0 || !IsAligned(gemm.out) || !IsAligned(gemm.source)) return false;
+  if (gemm.columns % 8 != 0 || !IsAligned(gemm.out)) return false;
   if (HasPairs(gemm)) {
     // Two taps make a core's 8 in depth, two of these a step.
     const bool whole_steps = window.kernel[1] % 4 == 0 || window.kernel[1] % 4 == 3;
-    const int64_t line = int64_t{window.source_size[1]} * gemm.depth * gpu::ElementBytes(gemm.source_type);
-    return !gemm.transposed && gemm.depth > 0 && window.stride[1] == 2 && window.dilation[1] == 1 && whole_steps &&
-           line % 16 == 0;
+    return !gemm.transposed && gemm.depth > 0 && window.stride[1] == 2 && window.dilation[1] == 1 && whole_steps;
   }
   const bool neighbours = gemm.transposed || window.stride[1] == 1;
   return gemm.source_type == gemm.compute_type && gemm.depth % 8 == 0 && gemm.depth <= 64 && neighbours &&
-         IsAligned(gemm.weight);
+         IsAligned(gemm.source) && IsAligned(gemm.weight);
 }
 
 // Blocks of a tile side by side: fewest tiles, then wide ones.
@@ -60,13 +58,7 @@ void LayOutPairs(const TapGemm& gemm, HaloPlan* plan) {
   plan->lead = 16;
   plan->last_lead = 16 + plan->singles_at;
   plan->pair_share = gpu::ShareLines(plan->pairs, plan->halo[0], kTeamThreads);
-  plan->raw_line = Rounded(int64_t{2} * plan->pairs * gemm.depth * gpu::ElementBytes(gemm.source_type), 16);
-  plan->copied_bytes = plan->halo[0] * plan->raw_line;
-}
-
-bool FitsBox(const TapGemm& gemm, const HaloPlan& plan) {
-  const int64_t width = HasPairs(gemm) ? plan.raw_line / gpu::ElementBytes(gemm.source_type) : plan.halo[1];
-  return plan.halo[0] <= kMostBox && width <= kMostBox;
+  plan->copied_bytes = plan->raw_bytes;
 }
 
 // False where the problem does not suit these kernels, or not fit into a block's `shared_limit` bytes.
@@ -91,18 +83,18 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
   } else {
     LayOutLines(gemm, plan);
   }
-  if (!FitsBox(gemm, *plan)) return false;
+  if (!pairs && std::max(plan->halo[0], plan->halo[1]) > kMostBox) return false;
   plan->row_pitch = plan->step[0] * plan->halo_line;
   plan->by_group_depth = gpu::Divisor(plan->steps_of_group * kHaloDepth);
 
-  // Stages, at multiples of 1024, first; each team has as many as there is room for, and a pair of halos of pairs.
+  // Stages, at multiples of 1024, first: each team has as many as there is room for, or one and two halos of pairs.
   const int64_t weight_bytes = int64_t{plan->steps} * columns * kHaloDepth * 2;
   const int64_t halo_bytes = pairs ? 2 * plan->halo[0] * plan->halo_line : 0;
   plan->stage_bytes = Rounded(plan->copied_bytes, 1024);
   const int64_t rest = weight_bytes + kHaloTeams * halo_bytes + Rounded(columns * 4, 16) +
                        Rounded((plan->steps + 1) * 4, 16);
   constexpr int kAlignment = 1024;
-  for (plan->stages = kHaloStages; plan->stages > 0; --plan->stages) {
+  for (plan->stages = pairs ? 1 : kHaloStages; plan->stages > 0; --plan->stages) {
     const int64_t bytes = kAlignment + kHaloTeams * plan->stages * int64_t{plan->stage_bytes} + rest;
     if (bytes + kHaloBarrierBytes <= shared_limit) break;
   }

@@ -8,7 +8,7 @@
 //
 // Pairs serve forward with a stride of 2, where the next pixel of a tile is the next pair: a core's 8 in depth are two
 // taps of 4 channels. An odd number of taps ends with a single: every other pixel, and zeros beside it, in a second row of
-// pairs. The copy engine writes lines of pixels as they lie in memory; threads make pairs of them.
+// pairs. Threads copy lines of the image as they lie in memory, and make pairs of them.
 #pragma once
 
 #include <cstdint>
@@ -39,13 +39,13 @@ struct HaloPlan : gpu::HaloGeometry {
   int32_t pixel_bytes;                    // of a line's pixel; with pairs, from a tile's pixel to the next
   int32_t halo_line, row_pitch;           // bytes from a line of the halo to the next, and from a line of a block
   int32_t pairs, singles_at;              // of a line; 0: there are no singles
-  int32_t raw_line;                       // bytes from a line as it lies in memory to the next
   gpu::HaloShare pair_share;
   // Steps of 16 in depth: of a tap or, with pairs, of a line of taps; of all, in the class with the most. The second 8 of
   // a step of pairs lie `lead` bytes further on; in the last step of a line, `last_lead`.
   int32_t steps_of_group, steps, lead, last_lead;
   gpu::Divisor by_group_depth;  // steps_of_group * 16
-  // Places in shared memory, from an address that is a multiple of 1024 on. A stage is what the copy engine writes.
+  // Places in shared memory, from an address that is a multiple of 1024 on. A stage is what copies write: a halo of lines,
+  // or lines as they lie in memory.
   int32_t steps_at, bias_at, weight_at, halo_at, stage_at, stage_bytes, copied_bytes, stages, bytes;
 };
 

@@ -26,19 +26,13 @@ KNNCONV_DEVICE HaloBlock OpenHalo(const gpu::TapGemm& gemm, const HaloPlan& plan
   return {pixels, first_column, part, groups * plan.steps_of_group};
 }
 
-// Loads what a tile needs of the source to `to`. By one thread.
-template <typename Shape>
-KNNCONV_DEVICE void LoadHalo(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block,
-                             const CUtensorMap& source, int tile_number, char* to, Barrier* full) {
+// Loads a tile's halo of lines to `to`. By one thread.
+KNNCONV_DEVICE void LoadHalo(const HaloPlan& plan, const HaloBlock& block, const CUtensorMap& source, int tile_number,
+                             char* to, Barrier* full) {
   const gpu::HaloTile tile = gpu::FindTile(plan, tile_number);
-  const int line = tile.i * plan.step[0] + block.pixels.corner[0];
-  const int column = tile.j * plan.step[1] + block.pixels.corner[1];
   full->ArriveExpecting(plan.copied_bytes);
-  if constexpr (Shape::kPairs) {
-    LoadBox(to, &source, full, column * gemm.depth, line, tile.image);
-  } else {
-    LoadBox(to, &source, full, 0, column, line, tile.image);
-  }
+  LoadBox(to, &source, full, 0, tile.j * plan.step[1] + block.pixels.corner[1],
+          tile.i * plan.step[0] + block.pixels.corner[0], tile.image);
 }
 
 // Steps: what each adds to the description of A (where it lies from a pixel's own place, and with pairs, how far apart its
@@ -165,38 +159,36 @@ KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& p
   CopyWeights<4>(block.steps * 4 * Shape::kColumns, Shape::kThreads, load, store, meanwhile);
 }
 
-// Two neighbouring pixels of `depth` channels each, as 4 elements of type T each.
+// Puts the thread's share of raw lines in place as pairs, and as singles if there are. The last pair's second pixel may be
+// none of the halo's.
 template <typename T, typename From>
-KNNCONV_DEVICE uint4 ReadPair(const From* from, int depth) {
-  if constexpr (sizeof(From) == 2) {
-    if (depth == 3) {
-      const uint32_t* const words = reinterpret_cast<const uint32_t*>(from);
-      const uint32_t first = words[0], second = words[1], third = words[2];
-      return make_uint4(first, second & 0xffff, __funnelshift_r(second, third, 16), third >> 16);
-    }
-  }
-  const uint4 one = gpu::ReadElements<T, gpu::kMostQuadChannels>(from, depth, 1);
-  const uint4 two = gpu::ReadElements<T, gpu::kMostQuadChannels>(from + depth, depth, 1);
-  return make_uint4(one.x, one.y, two.x, two.y);
-}
-
-// Makes the thread's share of a halo's pairs, and singles if there are. The last pair's second pixel may be none of the
-// halo's: no tap reads it.
-template <typename T, typename From>
-KNNCONV_DEVICE void MakePairs(const HaloPlan& plan, int depth, int thread, const char* raw, char* to) {
-  const gpu::Divisor::Result first = plan.pair_share.by_width.Divide(thread);
-  if (first.quotient >= plan.pair_share.rows) return;
+KNNCONV_DEVICE void MakePairs(const gpu::TapGemm& gemm, const HaloPlan& plan, const gpu::HaloPlace& place, int thread,
+                              const char* raw, char* to) {
+  const gpu::WindowTaps& window = gemm.window;
+  const gpu::HaloShare& share = plan.pair_share;
+  const gpu::Divisor::Result first = share.by_width.Divide(thread);
+  if (first.quotient >= share.rows) return;
+  const int depth = gemm.depth, pixel_bytes = depth * static_cast<int>(sizeof(From));
+  // Only where in 16 bytes a line starts is of interest.
+  const uint32_t line_bits = static_cast<uint32_t>(window.source_size[1]) * pixel_bytes;
+  const uint32_t corner_bits = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(place.image)) +
+                               place.line * line_bits + place.column * static_cast<uint32_t>(pixel_bytes);
 #pragma unroll 1
-  for (int pair = first.remainder; pair < plan.pairs; pair += plan.pair_share.width) {
-    const char* from = raw + first.quotient * plan.raw_line + 2 * pair * depth * static_cast<int>(sizeof(From));
-    char* into = to + first.quotient * plan.halo_line + pair * 16;
+  for (int pair = first.remainder; pair < plan.pairs; pair += share.width) {
+    const int column = place.column + 2 * pair;
+    const bool has_first = gpu::IsInside(column, window.source_size[1]);
+    const bool has_second = gpu::IsInside(column + 1, window.source_size[1]) && 2 * pair + 1 < plan.halo[1];
 #pragma unroll 2
-    for (int line = first.quotient; line < plan.halo[0]; line += plan.pair_share.rows) {
-      const uint4 bits = ReadPair<T>(reinterpret_cast<const From*>(from), depth);
-      *reinterpret_cast<uint4*>(into) = bits;
-      if (plan.singles_at > 0) *reinterpret_cast<uint4*>(into + plan.singles_at) = make_uint4(bits.x, bits.y, 0, 0);
-      from += plan.pair_share.rows * plan.raw_line;
-      into += plan.pair_share.rows * plan.halo_line;
+    for (int line = first.quotient; line < plan.halo[0]; line += share.rows) {
+      const bool inside = gpu::IsInside(place.line + line, window.source_size[0]);
+      const int shift = static_cast<int>((corner_bits + line * line_bits) % 16);
+      const From* const at =
+          reinterpret_cast<const From*>(raw + line * plan.raw_pitch + shift + 2 * pair * pixel_bytes);
+      const uint4 one = gpu::ReadElements<T, gpu::kMostQuadChannels>(at, inside && has_first ? depth : 0, 1);
+      const uint4 two = gpu::ReadElements<T, gpu::kMostQuadChannels>(at + depth, inside && has_second ? depth : 0, 1);
+      char* const into = to + line * plan.halo_line + pair * 16;
+      *reinterpret_cast<uint4*>(into) = make_uint4(one.x, one.y, two.x, two.y);
+      if (plan.singles_at > 0) *reinterpret_cast<uint4*>(into + plan.singles_at) = make_uint4(one.x, one.y, 0, 0);
     }
   }
 }

@@ -161,7 +161,6 @@ Window RandomWindow() {
     w.in[d] = std::max(1, (w.out[d] - 1) * w.stride[d] + (w.kernel[d] - 1) * w.dilation[d] + 1 - 2 * w.padding[d] +
                               Pick(-1, 2));
   }
-  if (pairs) w.in[1] = (w.in[1] + 7) / 8 * 8;
   return w;
 }
 
