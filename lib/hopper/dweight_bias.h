@@ -83,7 +83,7 @@ class DweightBoxBias {
         ring.full[place_.stage].Wait(place_.parity);
         const bool counts = rows.row() % turns == segment.row_tile;
         if (counts && (!task_.table.zero_empty_rows || WarpHasTaps(task_.table, rows.row()))) {
-          Add(ring.ColumnBoxes(place_.stage), &total);
+          Add(ring.ColumnBox(place_.stage, 0), &total);
         }
         __syncwarp();
         if (thread_ % 32 == 0) ring.empty[place_.stage].Arrive();

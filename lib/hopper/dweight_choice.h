@@ -21,6 +21,8 @@ inline int64_t ChainPositions(gpu::Element result) {
 // What tiles and cuts follow from.
 struct DweightSizes {
   int64_t lists = 0, boxes = 0, steps = 0;  // boxes of a list, steps of one of its tiles
+  int64_t strips = 0, strip_steps = 0;      // of a list; none where strips cannot serve
+  int64_t strip_taps = 0, strip_lines = 0;
   int64_t columns = 0;
   bool sums_rows = false;  // db, from memory
   int64_t partial_elements = 0;
@@ -29,7 +31,8 @@ struct DweightSizes {
 };
 
 struct DweightPlan {
-  int tile = -1;  // of kDweightTiles; -1 where partial sums have no room
+  int tile = -1;  // of kDweightTiles; -1 where it cannot serve, or partial sums have no room
+  int64_t boxes = 0, steps = 0;  // of a list; strips, where the tile has some
   int64_t blocks = 0, row_tiles = 0, column_tiles = 0;
   double cycles = 0;  // of a multiprocessor, estimated; only ratios matter
 };
@@ -37,13 +40,16 @@ struct DweightPlan {
 inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const DweightTileSize& size = kDweightTiles[tile];
   DweightPlan plan;
-  plan.row_tiles = CeilDiv(sizes.boxes, size.row_boxes());
+  if (size.has_strips() && size.taps != sizes.strip_taps) return plan;
+  plan.boxes = size.has_strips() ? sizes.strips : sizes.boxes;
+  plan.steps = size.has_strips() ? sizes.strip_steps : sizes.steps;
+  plan.row_tiles = CeilDiv(plan.boxes, size.row_boxes());
   plan.column_tiles = CeilDiv(sizes.columns, size.columns);
   const int64_t tiles = sizes.lists * plan.row_tiles * plan.column_tiles;
   // Each block and each tile may bring a part, and its sums for db.
   const int64_t part = size.elements() + (sizes.sums_rows ? 0 : kBiasSums);
   const int64_t of_block = part + (sizes.sums_rows ? CeilDiv(sizes.columns, kBiasSums) * kBiasSums : 0);
-  const int64_t length = tiles * sizes.steps;
+  const int64_t length = tiles * plan.steps;
   plan.blocks =
       std::min({int64_t{sizes.multiprocessors}, (sizes.partial_elements - tiles * part) / of_block, length});
   if (plan.blocks < 1) return plan;
@@ -55,16 +61,20 @@ inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   constexpr double kStart = 40;     // of a step
   constexpr double kProduct = 1.25;  // of the tensor cores' peak
   constexpr double kReduction = 2.5;  // of a part written and read again
-  const double row_boxes = double(sizes.boxes) / double(plan.row_tiles);
+  const double row_boxes = double(plan.boxes) / double(plan.row_tiles);
   const double column_boxes = double(CeilDiv(sizes.columns, kBox)) / double(plan.column_tiles);
-  const double bytes = (row_boxes + column_boxes) * kBoxBytes;
-  const double products = size.row_boxes() * size.columns * (kStep / 32.0) * kProduct;
-  const double reads = size.row_boxes() * (kBoxBytes + size.columns * kStep * 2.0) / kShared;
+  const double row_box_bytes = double(size.has_strips() ? sizes.strip_lines * kLineBytes : kBoxBytes);
+  const double bytes = row_boxes * row_box_bytes + column_boxes * kBoxBytes;
+  const double products = size.row_boxes() * size.taps * size.columns * (kStep / 32.0) * kProduct;
+  // A product of 64 rows reads them, and all columns.
+  const double blocks = size.row_boxes() * (size.has_strips() ? size.columns / kBox : 1);
+  const double width = size.has_strips() ? size.taps * kBox : size.columns;
+  const double reads = blocks * (kBoxBytes + width * kStep * 2.0) / kShared;
   const double step = std::max({bytes / kFill, products, reads + bytes / kShared}) + kStart;
   const double steps = double(CeilDiv(length, plan.blocks));
   const double tile_bytes = double(size.elements()) * 4;
-  const double chains = std::max(1.0, std::min(steps, double(sizes.steps)) * kStep / double(sizes.chain));
-  const double stores = std::max(1.0, steps / double(sizes.steps)) * (2 * chains - 1) * tile_bytes / kFill;
+  const double chains = std::max(1.0, std::min(steps, double(plan.steps)) * kStep / double(sizes.chain));
+  const double stores = std::max(1.0, steps / double(plan.steps)) * (2 * chains - 1) * tile_bytes / kFill;
   const double sums = kReduction * double(plan.blocks + tiles) * tile_bytes / (kFill * sizes.multiprocessors);
   plan.cycles = steps * step + stores + sums;
   return plan;

@@ -19,16 +19,20 @@ namespace knnconv::hopper {
 
 inline constexpr int kStep = 64;                          // positions of a step
 inline constexpr int kBox = 64;                           // rows or columns of a box
-inline constexpr int kBoxBytes = kStep * kBox * 2;        // in shared memory
+inline constexpr int kLineBytes = kBox * 2;               // of a box, in shared memory
+inline constexpr int kBoxBytes = kStep * kLineBytes;
+inline constexpr int kMostStripLines = kStep + 8;         // a strip's positions and those that its taps reach behind them
 inline constexpr int kBiasSums = 256;                     // of db, that a part of a tile or a block's rows leave
 inline constexpr int kBiasWarps = 2;                      // of a thread block
 
-// A thread block's tile: `row_boxes` by `columns`; each warpgroup has some of the boxes and all columns.
+// A thread block's tile: `row_boxes` by `columns`; each warpgroup has some of the boxes and all columns. A box of x is of
+// one slot or, of a dense convolution, a *strip*: all `taps` of a kernel row read it, each moved by some pixels.
 struct DweightTileSize {
-  int warpgroups, warpgroup_boxes, columns;
+  int warpgroups, warpgroup_boxes, columns, taps;
 
+  KNNCONV_HOST_DEVICE bool has_strips() const { return taps > 1; }
   KNNCONV_HOST_DEVICE int row_boxes() const { return warpgroups * warpgroup_boxes; }
-  KNNCONV_HOST_DEVICE int64_t elements() const { return int64_t{row_boxes()} * kBox * columns; }
+  KNNCONV_HOST_DEVICE int64_t elements() const { return int64_t{row_boxes()} * taps * kBox * columns; }
 };
 
 // How many of them are of one column, over different positions: those of column c and the next three are the quads

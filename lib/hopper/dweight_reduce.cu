@@ -43,6 +43,59 @@ KNNCONV_DEVICE void StorePair(void* out, gpu::Element type, int64_t at, float fi
   if (type == gpu::Element::kBF16) StorePair<gpu::BFloat>(out, at, first, second);
 }
 
+// Where four sums are of dw: of two rows, 8 apart, two neighbours (MultiplyAdd says which). Rows are channels and
+// neighbours columns, or rows columns and neighbours channels.
+struct DweightPlace {
+  int slot, channel, column;
+  bool exists;
+};
+
+// The place of the float4 with number `at` of a part.
+KNNCONV_DEVICE DweightPlace PlaceOf(const DweightReduction& r, int32_t list, int32_t tile, int at) {
+  const DweightSchedule& schedule = r.task.schedule;
+  const DweightTileSize& size = r.tile;
+  const int width = size.has_strips() ? size.taps * kBox : size.columns;
+  const int thread = at % 128, eight = at / 128 % (width / 8), block = at / (16 * width);
+  const int row = thread / 32 * 16 + thread % 32 / 4, neighbour = eight * 8 + thread % 4 * 2;
+  const int column_boxes = size.columns / kBox;
+  const int box = tile / schedule.column_tiles * size.row_boxes() + (size.has_strips() ? block / column_boxes : block);
+  const int first_channel = box % r.task.channel_boxes * kBox, first_column = tile % schedule.column_tiles * size.columns;
+  DweightPlace place;
+  if (size.has_strips()) {
+    place = {box / r.task.channel_boxes * size.taps + neighbour / kBox, first_channel + neighbour % kBox,
+             first_column + block % column_boxes * kBox + row, false};
+  } else {
+    place = {list + box / r.task.channel_boxes, first_channel + row, first_column + neighbour, false};
+  }
+  place.exists = box < r.task.boxes && place.channel < r.channels && place.column < r.task.columns;
+  return place;
+}
+
+KNNCONV_DEVICE void StorePair(const DweightReduction& r, const DweightPlace& place, float first, float second) {
+  const int64_t row = int64_t{place.slot} * r.channels + place.channel;
+  StorePair(r.dw, r.dw_type, row * r.task.columns + place.column, first, second);
+}
+
+KNNCONV_DEVICE void StoreSums(const DweightReduction& r, DweightPlace place, const float4& sum) {
+  StorePair(r, place, sum.x, sum.y);
+  place.channel += 8;
+  if (place.channel < r.channels) StorePair(r, place, sum.z, sum.w);
+}
+
+// Of strips' tiles: threads of neighbouring columns exchange halves, so that each has pairs of them. Whole warps call.
+KNNCONV_DEVICE void StoreTransposed(const DweightReduction& r, DweightPlace place, const float4& sum, bool stores) {
+  constexpr int kNeighbour = 4;  // lanes
+  const bool odd = threadIdx.x / kNeighbour % 2 != 0;
+  const float upper = __shfl_xor_sync(0xffffffff, odd ? sum.x : sum.y, kNeighbour);
+  const float lower = __shfl_xor_sync(0xffffffff, odd ? sum.z : sum.w, kNeighbour);
+  if (!stores) return;
+  place.channel += odd ? 1 : 0;
+  place.column -= odd ? 1 : 0;
+  StorePair(r, place, odd ? upper : sum.x, odd ? sum.y : upper);
+  place.column += 8;
+  if (place.column < r.task.columns) StorePair(r, place, odd ? lower : sum.z, odd ? sum.w : lower);
+}
+
 // A block has kThreads / lanes times four sums of one tile, which lie in a part as a warpgroup's threads held them.
 KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, float4* shared) {
   const DweightSchedule& schedule = r.task.schedule;
@@ -50,17 +103,9 @@ KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, float4* shared) {
   const int32_t list = tile_number / schedule.tiles_of_list(), tile = tile_number % schedule.tiles_of_list();
   const int width = kThreads / r.lanes, lane = threadIdx.x / width;
   const int at = static_cast<int>(blockIdx.x % r.blocks_of_tile) * width + threadIdx.x % width;
-
-  // Four sums: two columns of two rows (MultiplyAdd says which).
-  const int thread = at % 128, eight = at / 128 % (r.tile.columns / 8);
-  const int box = tile / schedule.column_tiles * r.tile.row_boxes() + at / (16 * r.tile.columns);
-  const int slot = list + box / r.task.channel_boxes;
-  const int channel = box % r.task.channel_boxes * kBox + thread / 32 * 16 + thread % 32 / 4;
-  const int column = tile % schedule.column_tiles * r.tile.columns + eight * 8 + thread % 4 * 2;
-  const bool exists = box < r.task.boxes && channel < r.channels && column < r.task.columns;
-
+  const DweightPlace place = PlaceOf(r, list, tile, at);
   float4 sum = {0, 0, 0, 0};
-  if (exists) {
+  if (place.exists) {
     const DweightParts parts = PartsOf(schedule, list, tile);
     const int64_t pitch = r.tile.elements() / 4;
     const float4* const partials = reinterpret_cast<const float4*>(r.task.partials) + at;
@@ -77,13 +122,16 @@ KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, float4* shared) {
   if (r.lanes > 1) {
     shared[threadIdx.x] = sum;
     __syncthreads();
-    if (lane != 0) return;
-    for (int other = 1; other < r.lanes; ++other) Add(&sum, shared[other * width + threadIdx.x]);
+    if (lane == 0) {
+      for (int other = 1; other < r.lanes; ++other) Add(&sum, shared[other * width + threadIdx.x]);
+    }
   }
-  if (!exists) return;
-  const int64_t to = (int64_t{slot} * r.channels + channel) * r.task.columns + column;
-  StorePair(r.dw, r.dw_type, to, sum.x, sum.y);
-  if (channel + 8 < r.channels) StorePair(r.dw, r.dw_type, to + int64_t{8} * r.task.columns, sum.z, sum.w);
+  const bool stores = lane == 0 && place.exists;
+  if (r.tile.has_strips()) {
+    StoreTransposed(r, place, sum, stores);
+  } else if (stores) {
+    StoreSums(r, place, sum);
+  }
 }
 
 // The lane's share of the sums of boxes: parts of all row tiles, as if each tile had as many as one may have.

@@ -1,0 +1,62 @@
+// Times of a weight gradient, replayed from a graph.
+#pragma once
+
+#include <vector>
+
+#include "dweight_problem.h"
+#include "hopper/dweight_launch.h"
+
+inline double Milliseconds(std::vector<Problem>& sets, int tile) {
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t replay;
+  CHECK_CUDA(cudaStreamCreate(&stream));
+  Check(Run(sets[0], stream, tile));
+  CHECK_CUDA(cudaStreamSynchronize(stream));
+  constexpr int kCalls = 12;
+  CHECK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < kCalls; ++i) Check(Run(sets[i % sets.size()], stream, tile));
+  CHECK_CUDA(cudaStreamEndCapture(stream, &graph));
+  CHECK_CUDA(cudaGraphInstantiate(&replay, graph, 0));
+  cudaEvent_t begin, end;
+  CHECK_CUDA(cudaEventCreate(&begin));
+  CHECK_CUDA(cudaEventCreate(&end));
+  std::vector<float> times;
+  for (int round = 0; round < 9; ++round) {
+    CHECK_CUDA(cudaEventRecord(begin, stream));
+    CHECK_CUDA(cudaGraphLaunch(replay, stream));
+    CHECK_CUDA(cudaEventRecord(end, stream));
+    CHECK_CUDA(cudaEventSynchronize(end));
+    float ms;
+    CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
+    times.push_back(ms / kCalls);
+  }
+  std::sort(times.begin(), times.end());
+  CHECK_CUDA(cudaGraphExecDestroy(replay));
+  CHECK_CUDA(cudaGraphDestroy(graph));
+  CHECK_CUDA(cudaStreamDestroy(stream));
+  return times[times.size() / 2];
+}
+
+inline void Time(Case c, double target, const std::vector<int>& tiles, Element result) {
+  c.has_holes = false;
+  std::vector<Problem> sets;
+  for (int i = 0; i < 3; ++i) {
+    sets.push_back(Make<__nv_bfloat16>(c, result, false, false, i + 1, 0));
+  }
+  const double flops = 2.0 * c.batch * c.outputs * c.neighbours * c.channels * c.columns;
+  std::printf("%-22s target %.4f:", c.name.c_str(), target);
+  for (int tile : tiles) {
+    if (result == Element::kF32 && tile >= 0) continue;
+    const double ms = Milliseconds(sets, tile);
+    if (tile < 0) {
+      std::printf(" chosen %.4f (%.0f TFLOP/s)", ms, flops / ms / 1e9);
+    } else {
+      const auto& size = hopper::kDweightTiles[tile];
+      std::printf("  %d,%d,%d,%d %.4f", size.warpgroups, size.warpgroup_boxes, size.columns, size.taps, ms);
+    }
+    std::fflush(stdout);
+  }
+  std::printf("\n");
+  for (Problem& p : sets) Free(p);
+}
