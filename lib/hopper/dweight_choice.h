@@ -66,10 +66,9 @@ inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const double row_box_bytes = double(size.has_strips() ? sizes.strip_lines * kLineBytes : kBoxBytes);
   const double bytes = row_boxes * row_box_bytes + column_boxes * kBoxBytes;
   const double products = size.row_boxes() * size.taps * size.columns * (kStep / 32.0) * kProduct;
-  // A product of 64 rows reads them, and all columns.
-  const double blocks = size.row_boxes() * (size.has_strips() ? size.columns / kBox : 1);
-  const double width = size.has_strips() ? size.taps * kBox : size.columns;
-  const double reads = blocks * (kBoxBytes + width * kStep * 2.0) / kShared;
+  // Products of 64 rows read these and all of their columns.
+  const double blocks = size.is_turned() ? size.row_groups * size.column_boxes() : size.row_boxes();
+  const double reads = blocks * (kBoxBytes + size.width() * kStep * 2.0) / kShared;
   const double step = std::max({bytes / kFill, products, reads + bytes / kShared}) + kStart;
   const double steps = double(CeilDiv(length, plan.blocks));
   const double tile_bytes = double(size.elements()) * 4;

@@ -6,15 +6,15 @@
 
 namespace knnconv::hopper {
 
-// Warpgroups, row boxes of each, columns, taps of a box. Three warpgroups share 192 or more rows; tables with slots have
-// tiles inside one slot, so lower ones serve few channels.
-#define KNNCONV_FOR_EACH_DWEIGHT_TILE(apply)                                                                         \
-  apply(1, 1, 64, 1) apply(1, 1, 128, 1) apply(1, 1, 256, 1) apply(2, 1, 64, 1) apply(2, 1, 128, 1)                  \
-  apply(2, 2, 128, 1) apply(2, 1, 256, 1) apply(3, 1, 64, 1) apply(3, 1, 128, 1) apply(3, 1, 192, 1)                 \
-  apply(2, 1, 128, 3) apply(3, 1, 64, 3)
+// Row groups, column groups, boxes, columns, taps. Three warpgroups share 192 or more rows; tables with slots have tiles
+// inside one slot, so lower ones serve few channels.
+#define KNNCONV_FOR_EACH_DWEIGHT_TILE(apply)                                                                          \
+  apply(1, 1, 1, 64, 1) apply(1, 1, 1, 128, 1) apply(1, 1, 1, 256, 1) apply(2, 1, 1, 64, 1) apply(2, 1, 1, 128, 1)    \
+  apply(2, 1, 2, 128, 1) apply(2, 1, 1, 256, 1) apply(3, 1, 1, 64, 1) apply(3, 1, 1, 128, 1) apply(3, 1, 1, 192, 1)   \
+  apply(2, 1, 3, 128, 1) apply(1, 2, 3, 256, 1) apply(2, 1, 1, 128, 3) apply(3, 1, 1, 64, 3)
 
 inline constexpr DweightTileSize kDweightTiles[] = {
-#define KNNCONV_TILE_SIZE(warpgroups, boxes, columns, taps) {warpgroups, boxes, columns, taps},
+#define KNNCONV_TILE_SIZE(row_groups, column_groups, boxes, columns, taps) {row_groups, column_groups, boxes, columns, taps},
     KNNCONV_FOR_EACH_DWEIGHT_TILE(KNNCONV_TILE_SIZE)
 #undef KNNCONV_TILE_SIZE
 };
@@ -30,10 +30,9 @@ template <typename T>
 gpu::Status LaunchDweightTile(const gpu::LaunchSite& site, int tile, const CUtensorMap& x, const CUtensorMap& g,
                               const DweightTask& task) {
   const DweightTileSize& size = kDweightTiles[tile];
-#define KNNCONV_LAUNCH_TILE(kWarpgroups, kBoxes, kColumns, kTaps)                                                     \
-  if (size.warpgroups == kWarpgroups && size.warpgroup_boxes == kBoxes && size.columns == kColumns &&                 \
-      size.taps == kTaps) {                                                                                           \
-    using Tile = DweightTile<kWarpgroups, kBoxes, kColumns, kTaps>;                                                   \
+#define KNNCONV_LAUNCH_TILE(kRowGroups, kColumnGroups, kBoxes, kColumns, kTaps)                                       \
+  if (size == DweightTileSize{kRowGroups, kColumnGroups, kBoxes, kColumns, kTaps}) {                                  \
+    using Tile = DweightTile<kRowGroups, kColumnGroups, kBoxes, kColumns, kTaps>;                                     \
     return gpu::Launch<DweightKernel<T, Tile>, Tile::kSharedBytes>(site, task.schedule.blocks, Tile::kThreads, x, g,  \
                                                                    task);                                             \
   }

@@ -54,19 +54,24 @@ struct DweightPlace {
 KNNCONV_DEVICE DweightPlace PlaceOf(const DweightReduction& r, int32_t list, int32_t tile, int at) {
   const DweightSchedule& schedule = r.task.schedule;
   const DweightTileSize& size = r.tile;
-  const int width = size.has_strips() ? size.taps * kBox : size.columns;
+  const int width = size.width();
   const int thread = at % 128, eight = at / 128 % (width / 8), block = at / (16 * width);
   const int row = thread / 32 * 16 + thread % 32 / 4, neighbour = eight * 8 + thread % 4 * 2;
-  const int column_boxes = size.columns / kBox;
-  const int box = tile / schedule.column_tiles * size.row_boxes() + (size.has_strips() ? block / column_boxes : block);
-  const int first_channel = box % r.task.channel_boxes * kBox, first_column = tile % schedule.column_tiles * size.columns;
+  const int first_column = tile % schedule.column_tiles * size.columns;
+  int box = tile / schedule.column_tiles * size.row_boxes(), tap = 0;
   DweightPlace place;
-  if (size.has_strips()) {
-    place = {box / r.task.channel_boxes * size.taps + neighbour / kBox, first_channel + neighbour % kBox,
-             first_column + block % column_boxes * kBox + row, false};
+  if (size.is_turned()) {
+    (size.has_strips() ? tap : box) += neighbour / kBox;
+    box += block / size.column_boxes() * size.boxes;
+    place.channel = neighbour % kBox;
+    place.column = first_column + block % size.column_boxes() * kBox + row;
   } else {
-    place = {list + box / r.task.channel_boxes, first_channel + row, first_column + neighbour, false};
+    box += block;
+    place.channel = row;
+    place.column = first_column + neighbour;
   }
+  place.channel += box % r.task.channel_boxes * kBox;
+  place.slot = list + box / r.task.channel_boxes * size.taps + tap;
   place.exists = box < r.task.boxes && place.channel < r.channels && place.column < r.task.columns;
   return place;
 }
@@ -82,8 +87,8 @@ KNNCONV_DEVICE void StoreSums(const DweightReduction& r, DweightPlace place, con
   if (place.channel < r.channels) StorePair(r, place, sum.z, sum.w);
 }
 
-// Of strips' tiles: threads of neighbouring columns exchange halves, so that each has pairs of them. Whole warps call.
-KNNCONV_DEVICE void StoreTransposed(const DweightReduction& r, DweightPlace place, const float4& sum, bool stores) {
+// Of turned tiles: threads of neighbouring columns exchange halves, so that each has pairs of them. Whole warps call.
+KNNCONV_DEVICE void StoreTurned(const DweightReduction& r, DweightPlace place, const float4& sum, bool stores) {
   constexpr int kNeighbour = 4;  // lanes
   const bool odd = threadIdx.x / kNeighbour % 2 != 0;
   const float upper = __shfl_xor_sync(0xffffffff, odd ? sum.x : sum.y, kNeighbour);
@@ -127,8 +132,8 @@ KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, float4* shared) {
     }
   }
   const bool stores = lane == 0 && place.exists;
-  if (r.tile.has_strips()) {
-    StoreTransposed(r, place, sum, stores);
+  if (r.tile.is_turned()) {
+    StoreTurned(r, place, sum, stores);
   } else if (stores) {
     StoreSums(r, place, sum);
   }

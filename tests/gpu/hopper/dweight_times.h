@@ -47,13 +47,13 @@ inline void Time(Case c, double target, const std::vector<int>& tiles, Element r
   const double flops = 2.0 * c.batch * c.outputs * c.neighbours * c.channels * c.columns;
   std::printf("%-22s target %.4f:", c.name.c_str(), target);
   for (int tile : tiles) {
-    if (result == Element::kF32 && tile >= 0) continue;
     const double ms = Milliseconds(sets, tile);
     if (tile < 0) {
       std::printf(" chosen %.4f (%.0f TFLOP/s)", ms, flops / ms / 1e9);
     } else {
       const auto& size = hopper::kDweightTiles[tile];
-      std::printf("  %d,%d,%d,%d %.4f", size.warpgroups, size.warpgroup_boxes, size.columns, size.taps, ms);
+      std::printf("  %d,%d,%d,%d,%d %.4f", size.row_groups, size.column_groups, size.boxes, size.columns, size.taps,
+                  ms);
     }
     std::fflush(stdout);
   }
