@@ -31,7 +31,7 @@ DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
     sizes.strip_taps = taps.kernel_width;
     sizes.strip_lines = StripLines(taps);
     sizes.strips = sizes.boxes / taps.kernel_width;
-    sizes.strip_steps = CeilDiv(Positions(dweight, taps, StripLinePixels(taps)), kStep);
+    sizes.strip_steps = CeilDiv(Positions(dweight, taps, StripPitch(taps)), kStep);
   }
   return sizes;
 }
@@ -91,7 +91,7 @@ Status Prepare(const Dweight& dweight, const DenseTaps& taps, const DweightTileS
                DweightMaps* maps) {
   task->kind = TapsKind::kDense;
   task->dense = taps;
-  task->line_pixels = size.has_strips() ? StripLinePixels(taps) : taps.out_size[1];
+  task->pitch = size.has_strips() ? StripPitch(taps) : taps.out_size[1];
   task->schedule.steps_of_row = 1;
   return EncodeOperands(dweight, taps, size.has_strips(), maps);
 }

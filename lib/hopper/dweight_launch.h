@@ -6,15 +6,15 @@
 
 namespace knnconv::hopper {
 
-// Row groups, column groups, boxes, columns, taps. Three warpgroups share 192 or more rows; tables with slots have tiles
-// inside one slot, so lower ones serve few channels.
+// Row groups, column groups, boxes, columns, taps. Three warpgroups share 192 or more rows; tables with slots have
+// tiles inside one slot, so lower ones serve few channels.
 #define KNNCONV_FOR_EACH_DWEIGHT_TILE(apply)                                                                          \
   apply(1, 1, 1, 64, 1) apply(1, 1, 1, 128, 1) apply(1, 1, 1, 256, 1) apply(2, 1, 1, 64, 1) apply(2, 1, 1, 128, 1)    \
   apply(2, 1, 2, 128, 1) apply(2, 1, 1, 256, 1) apply(3, 1, 1, 64, 1) apply(3, 1, 1, 128, 1) apply(3, 1, 1, 192, 1)   \
   apply(2, 1, 3, 128, 1) apply(1, 2, 3, 256, 1) apply(2, 1, 1, 128, 3) apply(3, 1, 1, 64, 3)
 
 inline constexpr DweightTileSize kDweightTiles[] = {
-#define KNNCONV_TILE_SIZE(row_groups, column_groups, boxes, columns, taps) {row_groups, column_groups, boxes, columns, taps},
+#define KNNCONV_TILE_SIZE(...) {__VA_ARGS__},
     KNNCONV_FOR_EACH_DWEIGHT_TILE(KNNCONV_TILE_SIZE)
 #undef KNNCONV_TILE_SIZE
 };

@@ -5,13 +5,13 @@
 #include <cstdint>
 
 #include "gpu/dweight.h"
+#include "hopper/dweight_strips.h"
 #include "hopper/dweight_task.h"
 #include "hopper/tensor_map.h"
 
 namespace knnconv::hopper {
 
 inline constexpr int kLeastCorner = -128, kMostCorner = 127;  // of the copy engine's pixels
-inline constexpr int kStripTaps = 3;                          // of a kernel row, where strips serve it
 
 struct DweightMaps {
   CUtensorMap x, g;
@@ -36,18 +36,9 @@ inline PixelMap PixelsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps
   return map;
 }
 
-// Strips: positions run through lines of g with so many zeros behind each that what a tap reads of x next to a line, or
-// beyond it in the next one, is zero as well. At least: the line's last tap stays in it, or in zeros of both lines.
-inline int32_t StripLinePixels(const gpu::DenseTaps& taps) {
-  const int32_t reach = (kStripTaps - 1) * taps.dilation[1], separate = taps.out_size[1] + reach;
-  return std::min(separate, std::max({taps.in_size[1] + taps.padding[1], separate - taps.padding[1], taps.out_size[1]}));
-}
-
-inline int32_t StripLines(const gpu::DenseTaps& taps) { return kStep + (kStripTaps - 1) * taps.dilation[1]; }
-
 inline PixelMap StripsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
   PixelMap map = PixelsOf(dweight, taps);
-  map.upper[0] = StripLinePixels(taps) - taps.padding[1] - taps.in_size[1];
+  map.upper[0] = StripPitch(taps) - taps.padding[1] - taps.in_size[1];
   map.pixels = StripLines(taps);
   return map;
 }
@@ -61,7 +52,7 @@ inline PixelMap PaddedCotangent(const gpu::Dweight& dweight, const gpu::DenseTap
   map.width = taps.out_size[1];
   map.height = taps.out_size[0];
   map.images = dweight.batch;
-  map.upper[0] = StripLinePixels(taps) - taps.out_size[1];
+  map.upper[0] = StripPitch(taps) - taps.out_size[1];
   map.step[0] = map.step[1] = 1;
   map.pixels = kStep;
   return map;
@@ -75,8 +66,8 @@ inline bool HasCornersInReach(const PixelMap& map) {
   return true;
 }
 
-inline int64_t Positions(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, int32_t line_pixels) {
-  return dweight.batch * taps.out_size[0] * line_pixels;
+inline int64_t Positions(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, int32_t pitch) {
+  return dweight.batch * taps.out_size[0] * pitch;
 }
 
 inline bool HasShortNumbers(int64_t positions) { return positions <= INT32_MAX - 2 * kStep; }
@@ -101,10 +92,9 @@ inline bool IsInReach(const gpu::Dweight& dweight, const gpu::SlotTaps& taps) { 
 
 // Whether strips can serve a dense convolution that is in reach.
 inline bool HasStrips(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
-  const bool fits = taps.kernel_width == kStripTaps && taps.stride[1] == 1 && StripLines(taps) <= kMostStripLines &&
-                    StripLinePixels(taps) <= 2 * taps.out_size[1];
-  return fits && HasCornersInReach(StripsOf(dweight, taps)) && HasCornersInReach(PaddedCotangent(dweight, taps)) &&
-         HasShortNumbers(Positions(dweight, taps, StripLinePixels(taps)));
+  return AreStripsDense(taps) && HasCornersInReach(StripsOf(dweight, taps)) &&
+         HasCornersInReach(PaddedCotangent(dweight, taps)) &&
+         HasShortNumbers(Positions(dweight, taps, StripPitch(taps)));
 }
 
 // Boxes of kStep batch entries of one row of [batch, rows, width].

@@ -21,16 +21,16 @@ inline constexpr int kStep = 64;                          // positions of a step
 inline constexpr int kBox = 64;                           // rows or columns of a box
 inline constexpr int kLineBytes = kBox * 2;               // of a box, in shared memory
 inline constexpr int kBoxBytes = kStep * kLineBytes;
-inline constexpr int kMostStripLines = kStep + 8;         // a strip's positions and those that its taps reach behind them
+inline constexpr int kMostStripLines = kStep + 8;         // a strip's positions and those that taps reach behind them
 inline constexpr int kBiasSums = 256;                     // of db, that a part of a tile or a block's rows leave
 inline constexpr int kBiasWarps = 2;                      // of a thread block
 
-// A thread block's tile: boxes of x by columns. Warpgroups share its rows and columns in `row_groups` by `column_groups`;
-// each has `boxes` of x. A box is of one slot or, of a dense convolution, a *strip*: all `taps` of a kernel row read it,
-// each moved by some pixels.
+// A thread block's tile: boxes of x by columns. Warpgroups share its rows and columns in `row_groups` by
+// `column_groups`; each has `boxes` of x. A box is of one slot or, of a dense convolution, a *strip*: all `taps` of a
+// kernel row read it, each moved by some pixels.
 //
 // A warpgroup multiplies blocks of 64 rows by `width` columns. Where it has three boxes, or a box for three taps, these
-// are the columns of its products, and dw's columns their rows: tiles are *turned*.
+// are the columns of its products, and dw's columns their rows: the tile is *turned*.
 struct DweightTileSize {
   int row_groups, column_groups, boxes, columns, taps;
 

@@ -13,18 +13,18 @@ namespace knnconv::hopper {
 class PixelWalk {
  public:
   KNNCONV_DEVICE PixelWalk(const DweightTask& task, int32_t position)
-      : taps_(task.dense), line_pixels_(task.line_pixels) {
-    const int32_t line = position / line_pixels_;
-    w_ = position - line * line_pixels_;
+      : taps_(task.dense), pitch_(task.pitch) {
+    const int32_t line = position / pitch_;
+    w_ = position - line * pitch_;
     image_ = line / taps_.out_size[0];
     h_ = line - image_ * taps_.out_size[0];
   }
 
   KNNCONV_DEVICE void Advance() {
-    w_ += kStep % line_pixels_;
-    h_ += kStep / line_pixels_;
-    if (w_ >= line_pixels_) {
-      w_ -= line_pixels_;
+    w_ += kStep % pitch_;
+    h_ += kStep / pitch_;
+    if (w_ >= pitch_) {
+      w_ -= pitch_;
       ++h_;
     }
     image_ += h_ / taps_.out_size[0];
@@ -39,7 +39,7 @@ class PixelWalk {
 
  private:
   const gpu::DenseTaps& taps_;
-  const int32_t line_pixels_;
+  const int32_t pitch_;
   int32_t w_, h_, image_;
 };
 
@@ -70,7 +70,9 @@ class DweightProducer {
       first_channel_ = first_box % task_.channel_boxes * kBox;
       slot_ = segment.list + (first_box + lane_) / task_.channel_boxes;
       step_bytes_ = row_boxes_ * kBoxBytes + column_boxes_ * kBoxBytes;
-      if constexpr (Tile::kHasStrips) step_bytes_ += row_boxes_ * (Tile::kTaps - 1) * task_.dense.dilation[1] * kLineBytes;
+      if constexpr (Tile::kHasStrips) {
+        step_bytes_ += row_boxes_ * (Tile::kTaps - 1) * task_.dense.dilation[1] * kLineBytes;
+      }
       if (Tile::kHasStrips || task_.kind == TapsKind::kDense) {
         RunDense(ring, segment);
       } else {

@@ -2,21 +2,26 @@
 
 #include <algorithm>
 
+#include "gpu/divisor.h"
 #include "gpu/elements.h"
 
 namespace knnconv::hopper {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBatch = 4;       // parts that a thread loads at a time
+constexpr int kBatch = 4;        // parts that a thread loads at a time
+constexpr int kMostLanes = 32;
 constexpr int kBiasLanes = 128;  // threads that share a sum of db
+constexpr int kBiasBatch = 6;
 
+// Threads have little else to do than find their place in dw: divisions would take longer than the sums.
 struct DweightReduction {
   DweightTask task;
   DweightTileSize tile;
   int32_t lanes;  // threads that share a sum of dw: each adds every lanes-th part, then theirs are added in order
-  int32_t blocks_of_tile;
-  int64_t weight_blocks;  // the others sum db
+  gpu::Divisor by_blocks_of_tile, by_tiles_of_list, by_column_tiles;
+  gpu::Divisor by_pairs, by_column_boxes, by_channel_boxes;  // pairs: of eight columns each, of a tile's products
+  int64_t weight_blocks;                                     // the others sum db
   int32_t slots, channels;
   void *dw, *db;
   gpu::Element dw_type, db_type;
@@ -43,99 +48,130 @@ KNNCONV_DEVICE void StorePair(void* out, gpu::Element type, int64_t at, float fi
   if (type == gpu::Element::kBF16) StorePair<gpu::BFloat>(out, at, first, second);
 }
 
-// Where four sums are of dw: of two rows, 8 apart, two neighbours (MultiplyAdd says which). Rows are channels and
-// neighbours columns, or rows columns and neighbours channels.
+// What a thread adds: eight sums, of two rows, 8 apart, two neighbours each and again two, 8 further on (MultiplyAdd
+// says why). Rows are channels and neighbours columns; in turned tiles rows are columns and neighbours channels.
+struct EightSums {
+  float4 first, second;
+};
+
+// Where the first of them is in dw.
 struct DweightPlace {
   int slot, channel, column;
   bool exists;
 };
 
-// The place of the float4 with number `at` of a part.
-KNNCONV_DEVICE DweightPlace PlaceOf(const DweightReduction& r, int32_t list, int32_t tile, int at) {
-  const DweightSchedule& schedule = r.task.schedule;
+// The place of the sums that start with float4 `thread` + 256 * `pair` of a part.
+KNNCONV_DEVICE DweightPlace PlaceOf(const DweightReduction& r, int32_t list, int32_t tile, int thread, int pair) {
   const DweightTileSize& size = r.tile;
-  const int width = size.width();
-  const int thread = at % 128, eight = at / 128 % (width / 8), block = at / (16 * width);
-  const int row = thread / 32 * 16 + thread % 32 / 4, neighbour = eight * 8 + thread % 4 * 2;
-  const int first_column = tile % schedule.column_tiles * size.columns;
-  int box = tile / schedule.column_tiles * size.row_boxes(), tap = 0;
+  const gpu::Divisor::Result in_block = r.by_pairs.Divide(pair), in_tiles = r.by_column_tiles.Divide(tile);
+  const int row = thread / 32 * 16 + thread % 32 / 4, neighbour = in_block.remainder * 16 + thread % 4 * 2;
+  int box = in_tiles.quotient * size.row_boxes(), tap = 0;
   DweightPlace place;
+  place.column = in_tiles.remainder * size.columns;
   if (size.is_turned()) {
+    const gpu::Divisor::Result in_group = r.by_column_boxes.Divide(in_block.quotient);
     (size.has_strips() ? tap : box) += neighbour / kBox;
-    box += block / size.column_boxes() * size.boxes;
+    box += in_group.quotient * size.boxes;
     place.channel = neighbour % kBox;
-    place.column = first_column + block % size.column_boxes() * kBox + row;
+    place.column += in_group.remainder * kBox + row;
   } else {
-    box += block;
+    box += in_block.quotient;
     place.channel = row;
-    place.column = first_column + neighbour;
+    place.column += neighbour;
   }
-  place.channel += box % r.task.channel_boxes * kBox;
-  place.slot = list + box / r.task.channel_boxes * size.taps + tap;
+  const gpu::Divisor::Result in_slot = r.by_channel_boxes.Divide(box);
+  place.channel += in_slot.remainder * kBox;
+  place.slot = list + in_slot.quotient * size.taps + tap;
   place.exists = box < r.task.boxes && place.channel < r.channels && place.column < r.task.columns;
   return place;
 }
 
+// Two sums of neighbouring columns.
 KNNCONV_DEVICE void StorePair(const DweightReduction& r, const DweightPlace& place, float first, float second) {
+  if (place.channel >= r.channels || place.column >= r.task.columns) return;
   const int64_t row = int64_t{place.slot} * r.channels + place.channel;
   StorePair(r.dw, r.dw_type, row * r.task.columns + place.column, first, second);
 }
 
-KNNCONV_DEVICE void StoreSums(const DweightReduction& r, DweightPlace place, const float4& sum) {
-  StorePair(r, place, sum.x, sum.y);
-  place.channel += 8;
-  if (place.channel < r.channels) StorePair(r, place, sum.z, sum.w);
+KNNCONV_DEVICE DweightPlace Moved(DweightPlace place, int channels, int columns) {
+  place.channel += channels;
+  place.column += columns;
+  return place;
 }
 
-// Of turned tiles: threads of neighbouring columns exchange halves, so that each has pairs of them. Whole warps call.
-KNNCONV_DEVICE void StoreTurned(const DweightReduction& r, DweightPlace place, const float4& sum, bool stores) {
+KNNCONV_DEVICE void StoreStraight(const DweightReduction& r, const DweightPlace& place, const EightSums& sums) {
+  StorePair(r, place, sums.first.x, sums.first.y);
+  StorePair(r, Moved(place, 8, 0), sums.first.z, sums.first.w);
+  StorePair(r, Moved(place, 0, 8), sums.second.x, sums.second.y);
+  StorePair(r, Moved(place, 8, 8), sums.second.z, sums.second.w);
+}
+
+// Threads of neighbouring columns exchange halves, so that each has pairs of them. Whole warps call.
+KNNCONV_DEVICE void StoreTurned(const DweightReduction& r, DweightPlace place, const EightSums& sums, bool stores) {
   constexpr int kNeighbour = 4;  // lanes
   const bool odd = threadIdx.x / kNeighbour % 2 != 0;
-  const float upper = __shfl_xor_sync(0xffffffff, odd ? sum.x : sum.y, kNeighbour);
-  const float lower = __shfl_xor_sync(0xffffffff, odd ? sum.z : sum.w, kNeighbour);
+  const auto exchange = [odd](float of_even, float of_odd) {
+    return __shfl_xor_sync(kAllLanes, odd ? of_odd : of_even, kNeighbour);
+  };
+  const float4 other = {exchange(sums.first.y, sums.first.x), exchange(sums.first.w, sums.first.z),
+                        exchange(sums.second.y, sums.second.x), exchange(sums.second.w, sums.second.z)};
   if (!stores) return;
-  place.channel += odd ? 1 : 0;
-  place.column -= odd ? 1 : 0;
-  StorePair(r, place, odd ? upper : sum.x, odd ? sum.y : upper);
-  place.column += 8;
-  if (place.column < r.task.columns) StorePair(r, place, odd ? lower : sum.z, odd ? sum.w : lower);
+  if (odd) {
+    place = Moved(place, 1, -1);
+    StorePair(r, place, other.x, sums.first.y);
+    StorePair(r, Moved(place, 0, 8), other.y, sums.first.w);
+    StorePair(r, Moved(place, 8, 0), other.z, sums.second.y);
+    StorePair(r, Moved(place, 8, 8), other.w, sums.second.w);
+  } else {
+    StorePair(r, place, sums.first.x, other.x);
+    StorePair(r, Moved(place, 0, 8), sums.first.z, other.y);
+    StorePair(r, Moved(place, 8, 0), sums.second.x, other.z);
+    StorePair(r, Moved(place, 8, 8), sums.second.z, other.w);
+  }
 }
 
-// A block has kThreads / lanes times four sums of one tile, which lie in a part as a warpgroup's threads held them.
-KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, float4* shared) {
+// A block has kThreads / lanes times eight sums of one tile, which lie in a part as a warpgroup's threads held them.
+KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, int64_t number, EightSums* shared) {
   const DweightSchedule& schedule = r.task.schedule;
-  const int32_t tile_number = static_cast<int32_t>(blockIdx.x / r.blocks_of_tile);
-  const int32_t list = tile_number / schedule.tiles_of_list(), tile = tile_number % schedule.tiles_of_list();
-  const int width = kThreads / r.lanes, lane = threadIdx.x / width;
-  const int at = static_cast<int>(blockIdx.x % r.blocks_of_tile) * width + threadIdx.x % width;
-  const DweightPlace place = PlaceOf(r, list, tile, at);
-  float4 sum = {0, 0, 0, 0};
+  const gpu::Divisor::Result in_tile = r.by_blocks_of_tile.Divide(static_cast<int>(number));
+  const gpu::Divisor::Result in_list = r.by_tiles_of_list.Divide(in_tile.quotient);
+  const int32_t list = in_list.quotient, tile = in_list.remainder;
+  const int width = kThreads / r.lanes;  // a power of two
+  const int lane = threadIdx.x / width, unit = in_tile.remainder * width + threadIdx.x % width;
+  const int thread = unit % 128, pair = unit / 128;
+  const DweightPlace place = PlaceOf(r, list, tile, thread, pair);
+  EightSums sums = {};
   if (place.exists) {
     const DweightParts parts = PartsOf(schedule, list, tile);
     const int64_t pitch = r.tile.elements() / 4;
-    const float4* const partials = reinterpret_cast<const float4*>(r.task.partials) + at;
+    const float4* const partials = reinterpret_cast<const float4*>(r.task.partials) + pair * 256 + thread;
     for (int32_t part = parts.first + lane; part < parts.end; part += kBatch * r.lanes) {
-      float4 loaded[kBatch] = {};
+      EightSums loaded[kBatch] = {};
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        if (part + i * r.lanes < parts.end) loaded[i] = partials[(part + i * r.lanes) * pitch];
+        const float4* const from = partials + (part + i * r.lanes) * pitch;
+        if (part + i * r.lanes < parts.end) loaded[i] = {from[0], from[128]};
       }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) Add(&sum, loaded[i]);
+      for (int i = 0; i < kBatch; ++i) {
+        Add(&sums.first, loaded[i].first);
+        Add(&sums.second, loaded[i].second);
+      }
     }
   }
   if (r.lanes > 1) {
-    shared[threadIdx.x] = sum;
+    shared[threadIdx.x] = sums;
     __syncthreads();
-    if (lane == 0) {
-      for (int other = 1; other < r.lanes; ++other) Add(&sum, shared[other * width + threadIdx.x]);
+    for (int other = 1; lane == 0 && other < r.lanes; ++other) {
+      Add(&sums.first, shared[other * width + threadIdx.x].first);
+      Add(&sums.second, shared[other * width + threadIdx.x].second);
     }
   }
   const bool stores = lane == 0 && place.exists;
   if (r.tile.is_turned()) {
-    StoreTurned(r, place, sum, stores);
+    StoreTurned(r, place, sums, stores);
   } else if (stores) {
-    StoreSums(r, place, sum);
+    StoreStraight(r, place, sums);
   }
 }
 
@@ -148,10 +184,18 @@ KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column
   // A part that neither begins nor ends its tile has at least so many steps as the shortest stretch of a block.
   const int32_t shortest = max(schedule.Length() / schedule.blocks, 1), most = (schedule.steps / shortest + 2) * sums;
   float4 sum = {0, 0, 0, 0};
-  for (int32_t at = lane; at < schedule.row_tiles * most; at += kBiasLanes) {
-    const DweightParts parts = PartsOf(schedule, 0, at / most * schedule.column_tiles + column / r.tile.columns);
-    const int32_t part = parts.first + at % most / sums;
-    if (part < parts.end) Add(&sum, partials[int64_t{part} * (kBiasSums / 4) + at % sums * quads]);
+  for (int32_t first = lane; first < schedule.row_tiles * most; first += kBiasBatch * kBiasLanes) {
+    float4 loaded[kBiasBatch] = {};
+#pragma unroll
+    for (int i = 0; i < kBiasBatch; ++i) {
+      const int32_t at = first + i * kBiasLanes;
+      if (at >= schedule.row_tiles * most) break;
+      const DweightParts parts = PartsOf(schedule, 0, at / most * schedule.column_tiles + column / r.tile.columns);
+      const int32_t part = parts.first + at % most / sums;
+      if (part < parts.end) loaded[i] = partials[int64_t{part} * (kBiasSums / 4) + at % sums * quads];
+    }
+#pragma unroll
+    for (int i = 0; i < kBiasBatch; ++i) Add(&sum, loaded[i]);
   }
   return sum;
 }
@@ -188,11 +232,13 @@ KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4*
 }
 
 __global__ void __launch_bounds__(kThreads) ReduceKernel(const KNNCONV_PARAMETER DweightReduction reduction) {
-  __shared__ float4 shared[kThreads];
-  if (blockIdx.x < reduction.weight_blocks) {
-    ReduceWeight(reduction, shared);
+  __shared__ EightSums shared[kThreads];
+  // Of db first: theirs are the longest chains of loads.
+  const int64_t bias_blocks = gridDim.x - reduction.weight_blocks;
+  if (blockIdx.x < bias_blocks) {
+    ReduceBias(reduction, blockIdx.x, reinterpret_cast<float4*>(shared));
   } else {
-    ReduceBias(reduction, blockIdx.x - reduction.weight_blocks, shared);
+    ReduceWeight(reduction, blockIdx.x - bias_blocks, shared);
   }
 }
 
@@ -200,7 +246,7 @@ __global__ void __launch_bounds__(kThreads) ReduceKernel(const KNNCONV_PARAMETER
 int LanesOf(const DweightSchedule& schedule) {
   const int parts = schedule.blocks / schedule.tiles() + 1;
   int lanes = 1;
-  while (lanes < 16 && lanes * kBatch < parts) lanes *= 2;
+  while (lanes < kMostLanes && lanes * kBatch < parts) lanes *= 2;
   return lanes;
 }
 
@@ -212,8 +258,14 @@ gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dw
   reduction.task = task;
   reduction.tile = tile;
   reduction.lanes = LanesOf(task.schedule);
-  reduction.blocks_of_tile = static_cast<int32_t>(tile.elements() / 4 * reduction.lanes / kThreads);
-  reduction.weight_blocks = int64_t{task.schedule.tiles()} * reduction.blocks_of_tile;
+  const auto blocks_of_tile = static_cast<uint32_t>(tile.elements() / 8 * reduction.lanes / kThreads);
+  reduction.by_blocks_of_tile = gpu::Divisor(blocks_of_tile);
+  reduction.by_tiles_of_list = gpu::Divisor(static_cast<uint32_t>(task.schedule.tiles_of_list()));
+  reduction.by_column_tiles = gpu::Divisor(static_cast<uint32_t>(task.schedule.column_tiles));
+  reduction.by_pairs = gpu::Divisor(static_cast<uint32_t>(tile.width() / 16));
+  reduction.by_column_boxes = gpu::Divisor(static_cast<uint32_t>(tile.column_boxes()));
+  reduction.by_channel_boxes = gpu::Divisor(static_cast<uint32_t>(task.channel_boxes));
+  reduction.weight_blocks = int64_t{task.schedule.tiles()} * blocks_of_tile;
   reduction.slots = dweight.slots;
   reduction.channels = dweight.channels;
   reduction.dw = dweight.dw;

@@ -24,7 +24,7 @@ struct DweightTask {
   const int32_t* rows;     // of the slot order's taps
   const int32_t* sources;  // of the slot order's taps
   gpu::DenseTaps dense;
-  int32_t line_pixels;   // of a dense convolution: positions from one line of pixels to the next
+  int32_t pitch;         // of a dense convolution: positions from one line of pixels to the next
   float* partials;       // a tile for each part
   float* bias_partials;  // kBiasSums for each part; with kSlots, for each block and kBiasSums columns; null: no db
   const void* g;         // [g_rows, columns]

@@ -56,7 +56,8 @@ struct TimedCase {
 };
 
 std::vector<TimedCase> TimedCases() {
-  const int a = Tile({3, 1, 1, 64, 1}), b = Tile({2, 1, 2, 128, 1}), c = Tile({2, 1, 1, 256, 1}), d = Tile({3, 1, 1, 128, 1}), e = Tile({3, 1, 1, 192, 1});
+  const int a = Tile({3, 1, 1, 64, 1}), b = Tile({2, 1, 2, 128, 1}), c = Tile({2, 1, 1, 256, 1});
+  const int d = Tile({3, 1, 1, 128, 1}), e = Tile({3, 1, 1, 192, 1});
   const int f = Tile({2, 1, 1, 128, 1}), g = Tile({1, 1, 1, 128, 1}), h = Tile({1, 1, 1, 64, 1});
   const int high = Tile({2, 1, 3, 128, 1}), broad = Tile({1, 2, 3, 256, 1});
   const int low = Tile({3, 1, 1, 64, 3}), wide = Tile({2, 1, 1, 128, 3});

@@ -31,7 +31,8 @@ inline Case Dense(std::string name, int batch, int h, int w, int c, int o, std::
   t.batch = batch, t.channels = c, t.columns = o, t.slots = kernel[0] * kernel[1];
   const int in[2] = {h, w};
   for (int d = 0; d < 2; ++d) {
-    t.in[d] = in[d], t.kernel[d] = kernel[d], t.stride[d] = stride[d], t.padding[d] = pad[d], t.dilation[d] = dilation[d];
+    t.in[d] = in[d], t.kernel[d] = kernel[d], t.stride[d] = stride[d], t.padding[d] = pad[d];
+    t.dilation[d] = dilation[d];
     t.out[d] = (in[d] + 2 * pad[d] - (kernel[d] - 1) * dilation[d] - 1) / stride[d] + 1;
   }
   t.sources = h * w;
