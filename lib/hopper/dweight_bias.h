@@ -117,7 +117,7 @@ class DweightBoxBias {
 // Sums the block's share of g's rows, kBiasSums columns at a time: a thread has four of them and every parts-th row.
 template <typename T>
 KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
-  constexpr int kBatch = 8;  // rows loaded at a time
+  constexpr int kBatch = 16;  // rows loaded at a time: few threads have to keep memory busy
   const int64_t share = CeilDiv(task.g_rows, gridDim.x), begin = share * blockIdx.x;
   const int64_t end = min(begin + share, task.g_rows);
   float4* out = reinterpret_cast<float4*>(task.bias_partials) +
@@ -128,19 +128,24 @@ KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
     const T* const g = static_cast<const T*>(task.g) + first + thread % quads * 4;
     float4 total = {0, 0, 0, 0};
     for (int64_t row = begin; row < end; row += kBatch * parts) {
-      FourOf<T> four[kBatch];
-      bool counts[kBatch];
+      const int64_t first_row = row + thread / quads;
+      uint32_t counted = exists ? 0xffffffff : 0;
+      if (task.table.zero_empty_rows) {
+#pragma unroll 1
+        for (int i = 0; i < kBatch && first_row + i * parts < end; ++i) {
+          if (!HasTaps(task.table, first_row + i * parts)) counted &= ~(1u << i);
+        }
+      }
+      uint2 four[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int64_t at = row + i * parts + thread / quads;
-        counts[i] = exists && at < end && (!task.table.zero_empty_rows || HasTaps(task.table, at));
-        if (counts[i]) four[i] = *reinterpret_cast<const FourOf<T>*>(g + at * task.columns);
+        const int64_t at = first_row + i * parts;
+        four[i] = {0, 0};
+        if ((counted >> i & 1) != 0 && at < end) four[i] = *reinterpret_cast<const uint2*>(g + at * task.columns);
       }
       float4 sum = {0, 0, 0, 0};
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (counts[i]) AddTo(&sum, four[i]);
-      }
+      for (int i = 0; i < kBatch; ++i) AddTo(&sum, reinterpret_cast<const FourOf<T>&>(four[i]));
       AddTo(&total, sum);
     }
     out[thread] = total;
