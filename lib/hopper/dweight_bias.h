@@ -63,8 +63,8 @@ KNNCONV_DEVICE bool HasTaps(const gpu::NeighborTable& table, int64_t g_row) {
   return false;
 }
 
-// Sums boxes. Row tiles take turns, row by row, so that none waits for it. A thread has four columns and every
-// kParts-th position of a step.
+// Sums boxes. All row tiles see each step's box of g; each sums its share of the box's lines, so that none waits for it.
+// A thread has four columns and every kParts-th line of the share.
 template <typename T, typename Tile>
 class DweightBoxBias {
   static constexpr int kQuads = Tile::kColumns / 4, kParts = BiasParts(Tile::kColumns);
@@ -73,18 +73,17 @@ class DweightBoxBias {
   KNNCONV_DEVICE DweightBoxBias(const DweightTask& task, int thread) : task_(task), thread_(thread) {}
 
   KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
-    const int turns = task_.schedule.row_tiles;
     for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
       const DweightSegment segment = walk.segment();
       walk.Advance(segment.steps);
+      const int first = kStep * segment.row_tile / task_.schedule.row_tiles;
+      const int end = kStep * (segment.row_tile + 1) / task_.schedule.row_tiles;
       float4 total = {0, 0, 0, 0};
       DweightRows rows(task_.schedule, segment);
       for (int left = segment.steps; left > 0; --left) {
+        const bool counts = first < end && (!task_.table.zero_empty_rows || WarpHasTaps(task_.table, rows.row()));
         ring.full[place_.stage].Wait(place_.parity);
-        const bool counts = rows.row() % turns == segment.row_tile;
-        if (counts && (!task_.table.zero_empty_rows || WarpHasTaps(task_.table, rows.row()))) {
-          Add(ring.ColumnBox(place_.stage, 0), &total);
-        }
+        if (counts) Add(ring.ColumnBox(place_.stage, 0), first, end, &total);
         __syncwarp();
         if (thread_ % 32 == 0) ring.empty[place_.stage].Arrive();
         rows.Advance();
@@ -96,14 +95,14 @@ class DweightBoxBias {
   }
 
  private:
-  KNNCONV_DEVICE void Add(const unsigned char* boxes, float4* total) const {
+  KNNCONV_DEVICE void Add(const unsigned char* boxes, int first, int end, float4* total) const {
     const int quad = thread_ % kQuads, part = thread_ / kQuads;
     if (part >= kParts) return;
     boxes += quad / (kBox / 4) * kBoxBytes + quad % 2 * 8;
     const int chunk = quad % (kBox / 4) / 2;  // of 16 bytes; chunks of a line are swizzled by its number
     float4 sum = {0, 0, 0, 0};
-#pragma unroll 4
-    for (int line = part; line < kStep; line += kParts) {
+#pragma unroll 8
+    for (int line = first + part; line < end; line += kParts) {
       AddTo(&sum, *reinterpret_cast<const FourOf<T>*>(boxes + line * 128 + (chunk ^ line % 8) * 16));
     }
     AddTo(total, sum);

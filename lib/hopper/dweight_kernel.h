@@ -7,13 +7,15 @@
 //
 // A step's boxes lie in shared memory as they lie in memory, a position a line of 128 bytes: both operands of the
 // product are read along their lines (Major::kMN), so that nothing is transposed. A table gives the coordinates of x's
-// boxes, 64 batch entries of one node; for a dense convolution boxes are 64 pixels, moved by the slot's offset. A hole
-// is a box outside the tensor: zeros, and nothing is read.
+// boxes, 64 batch entries of one node; for a dense convolution boxes are 64 pixels, moved by the slot's offset, or
+// strips (dweight_strips.h). A hole is a box outside the tensor: zeros, and nothing is read.
 //
 // One warp issues copies, a lane a box; two warps sum g's columns for db; each of the other warpgroups multiplies its
-// row boxes by all columns. What bounds it: filling shared memory from L2, (rows + columns) for rows * columns
-// products, so tiles are as large as the registers hold. Partial sums leave as they lie in registers: 16 bytes a
-// thread.
+// share of the tile. What bounds it: filling shared memory from L2, about 34 bytes a cycle, with rows + columns for
+// rows * columns products, so tiles are as large as the registers hold. A *turned* tile computes its share of dw^T,
+// with three boxes of x, or a strip as three taps see it, as the 192 columns of a product: more sums for each box, and
+// of a strip three times the products for what it takes to fill it. Partial sums leave as they lie in registers: 16
+// bytes a thread.
 #pragma once
 
 #include "hopper/dweight_bias.h"

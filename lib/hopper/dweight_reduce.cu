@@ -9,16 +9,17 @@ namespace knnconv::hopper {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kBlocksAtOnce = 4;  // of a multiprocessor
 constexpr int kBatch = 4;        // parts that a thread loads at a time
 constexpr int kMostLanes = 32;
 constexpr int kBiasLanes = 128;  // threads that share a sum of db
-constexpr int kBiasBatch = 6;
+constexpr int kBiasBatch = 4;
 
 // Threads have little else to do than find their place in dw: divisions would take longer than the sums.
 struct DweightReduction {
   DweightTask task;
   DweightTileSize tile;
-  int32_t lanes;  // threads that share a sum of dw: each adds every lanes-th part, then theirs are added in order
+  int32_t lanes;  // threads that share a sum of dw: each adds every lanes-th part, then theirs are added
   gpu::Divisor by_blocks_of_tile, by_tiles_of_list, by_column_tiles;
   gpu::Divisor by_pairs, by_column_boxes, by_channel_boxes;  // pairs: of eight columns each, of a tile's products
   int64_t weight_blocks;                                     // the others sum db
@@ -53,6 +54,11 @@ KNNCONV_DEVICE void StorePair(void* out, gpu::Element type, int64_t at, float fi
 struct EightSums {
   float4 first, second;
 };
+
+KNNCONV_DEVICE void Add(EightSums* sums, const EightSums& values) {
+  Add(&sums->first, values.first);
+  Add(&sums->second, values.second);
+}
 
 // Where the first of them is in dw.
 struct DweightPlace {
@@ -130,43 +136,48 @@ KNNCONV_DEVICE void StoreTurned(const DweightReduction& r, DweightPlace place, c
   }
 }
 
+KNNCONV_DEVICE void AddOtherLanes(EightSums* sums, int distance) {
+  for (float4* four : {&sums->first, &sums->second}) {
+    Add(four, {__shfl_xor_sync(kAllLanes, four->x, distance), __shfl_xor_sync(kAllLanes, four->y, distance),
+               __shfl_xor_sync(kAllLanes, four->z, distance), __shfl_xor_sync(kAllLanes, four->w, distance)});
+  }
+}
+
+// Adds the sums of a block's lanes, each of `width` threads: those of a warp pairwise, then warps in order. The first
+// lane has the result.
+KNNCONV_DEVICE void AddLanes(int width, EightSums* shared, EightSums* sums) {
+  for (int distance = width; distance < 32; distance *= 2) AddOtherLanes(sums, distance);
+  shared[threadIdx.x] = *sums;
+  __syncthreads();
+  if (threadIdx.x >= width) return;
+  for (int other = max(width, 32); other < kThreads; other += max(width, 32)) Add(sums, shared[other + threadIdx.x]);
+}
+
 // A block has kThreads / lanes times eight sums of one tile, which lie in a part as a warpgroup's threads held them.
 KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, int64_t number, EightSums* shared) {
-  const DweightSchedule& schedule = r.task.schedule;
   const gpu::Divisor::Result in_tile = r.by_blocks_of_tile.Divide(static_cast<int>(number));
   const gpu::Divisor::Result in_list = r.by_tiles_of_list.Divide(in_tile.quotient);
   const int32_t list = in_list.quotient, tile = in_list.remainder;
-  const int width = kThreads / r.lanes;  // a power of two
+  const int width = kThreads / r.lanes;  // a power of two, and at least the 8 threads that share a line of memory
   const int lane = threadIdx.x / width, unit = in_tile.remainder * width + threadIdx.x % width;
   const int thread = unit % 128, pair = unit / 128;
-  const DweightPlace place = PlaceOf(r, list, tile, thread, pair);
+  const DweightParts parts = PartsOf(r.task.schedule, list, tile);
+  const int64_t pitch = r.tile.elements() / 4;
+  const float4* const partials = reinterpret_cast<const float4*>(r.task.partials) + pair * 256 + thread;
   EightSums sums = {};
-  if (place.exists) {
-    const DweightParts parts = PartsOf(schedule, list, tile);
-    const int64_t pitch = r.tile.elements() / 4;
-    const float4* const partials = reinterpret_cast<const float4*>(r.task.partials) + pair * 256 + thread;
-    for (int32_t part = parts.first + lane; part < parts.end; part += kBatch * r.lanes) {
-      EightSums loaded[kBatch] = {};
+  for (int32_t part = parts.first + lane; part < parts.end; part += kBatch * r.lanes) {
+    EightSums loaded[kBatch] = {};
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const float4* const from = partials + (part + i * r.lanes) * pitch;
-        if (part + i * r.lanes < parts.end) loaded[i] = {from[0], from[128]};
-      }
+    for (int i = 0; i < kBatch; ++i) {
+      const float4* const from = partials + (part + i * r.lanes) * pitch;
+      if (part + i * r.lanes < parts.end) loaded[i] = {from[0], from[128]};
+    }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        Add(&sums.first, loaded[i].first);
-        Add(&sums.second, loaded[i].second);
-      }
-    }
+    for (int i = 0; i < kBatch; ++i) Add(&sums, loaded[i]);
   }
-  if (r.lanes > 1) {
-    shared[threadIdx.x] = sums;
-    __syncthreads();
-    for (int other = 1; lane == 0 && other < r.lanes; ++other) {
-      Add(&sums.first, shared[other * width + threadIdx.x].first);
-      Add(&sums.second, shared[other * width + threadIdx.x].second);
-    }
-  }
+  if (r.lanes > 1) AddLanes(width, shared, &sums);
+  if (threadIdx.x / 32 * 32 >= width) return;
+  const DweightPlace place = PlaceOf(r, list, tile, thread, pair);
   const bool stores = lane == 0 && place.exists;
   if (r.tile.is_turned()) {
     StoreTurned(r, place, sums, stores);
@@ -231,7 +242,8 @@ KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4*
   StorePair(r.db, r.db_type, column + 2, sum.z, sum.w);
 }
 
-__global__ void __launch_bounds__(kThreads) ReduceKernel(const KNNCONV_PARAMETER DweightReduction reduction) {
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
+    ReduceKernel(const KNNCONV_PARAMETER DweightReduction reduction) {
   __shared__ EightSums shared[kThreads];
   // Of db first: theirs are the longest chains of loads.
   const int64_t bias_blocks = gridDim.x - reduction.weight_blocks;
@@ -242,11 +254,17 @@ __global__ void __launch_bounds__(kThreads) ReduceKernel(const KNNCONV_PARAMETER
   }
 }
 
-// A thread adds about four parts.
-int LanesOf(const DweightSchedule& schedule) {
+int64_t BlocksOfTile(const DweightTileSize& tile, int lanes) { return tile.elements() / 8 * lanes / kThreads; }
+
+// So many that a thread adds about kBatch parts, while all blocks run at once.
+int LanesOf(const DweightSchedule& schedule, const DweightTileSize& tile) {
   const int parts = schedule.blocks / schedule.tiles() + 1;
+  const int64_t most_blocks = int64_t{kBlocksAtOnce} * schedule.blocks;
   int lanes = 1;
-  while (lanes < kMostLanes && lanes * kBatch < parts) lanes *= 2;
+  while (lanes < kMostLanes && lanes * kBatch < parts &&
+         schedule.tiles() * BlocksOfTile(tile, 2 * lanes) <= most_blocks) {
+    lanes *= 2;
+  }
   return lanes;
 }
 
@@ -257,8 +275,8 @@ gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dw
   DweightReduction reduction;
   reduction.task = task;
   reduction.tile = tile;
-  reduction.lanes = LanesOf(task.schedule);
-  const auto blocks_of_tile = static_cast<uint32_t>(tile.elements() / 8 * reduction.lanes / kThreads);
+  reduction.lanes = LanesOf(task.schedule, tile);
+  const auto blocks_of_tile = static_cast<uint32_t>(BlocksOfTile(tile, reduction.lanes));
   reduction.by_blocks_of_tile = gpu::Divisor(blocks_of_tile);
   reduction.by_tiles_of_list = gpu::Divisor(static_cast<uint32_t>(task.schedule.tiles_of_list()));
   reduction.by_column_tiles = gpu::Divisor(static_cast<uint32_t>(task.schedule.column_tiles));
