@@ -63,8 +63,8 @@ KNNCONV_DEVICE bool HasTaps(const gpu::NeighborTable& table, int64_t g_row) {
   return false;
 }
 
-// Sums boxes. All row tiles see each step's box of g; each sums its share of the box's lines, so that none waits for it.
-// A thread has four columns and every kParts-th line of the share.
+// Sums boxes. All row tiles see each step's box of g; each sums its share of the box's lines, so that none waits for
+// it. A thread has four columns and every kParts-th line of the share.
 template <typename T, typename Tile>
 class DweightBoxBias {
   static constexpr int kQuads = Tile::kColumns / 4, kParts = BiasParts(Tile::kColumns);

@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     FenceAsyncProxy();
     PrefetchTensorMap(&x);
     PrefetchTensorMap(&g);
+    LaunchDependents();  // the reduction, whose blocks find room when the first of these end
   }
   __syncthreads();
   if (warpgroup == 0) {

@@ -165,6 +165,7 @@ KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, int64_t number, Eigh
   const int64_t pitch = r.tile.elements() / 4;
   const float4* const partials = reinterpret_cast<const float4*>(r.task.partials) + pair * 256 + thread;
   EightSums sums = {};
+  WaitForPrerequisites();
   for (int32_t part = parts.first + lane; part < parts.end; part += kBatch * r.lanes) {
     EightSums loaded[kBatch] = {};
 #pragma unroll
@@ -230,6 +231,7 @@ KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4*
   const int lane = threadIdx.x / kWidth;
   const int column = static_cast<int>(block * kWidth + threadIdx.x % kWidth) * 4;
   float4 sum = {0, 0, 0, 0};
+  WaitForPrerequisites();
   if (column < r.task.columns) sum = r.task.SumsBoxes() ? AddBoxSums(r, lane, column) : AddRowSums(r, lane, column);
   for (int half = kBiasLanes / 2; half > 0; half /= 2) {
     shared[threadIdx.x] = sum;
@@ -268,6 +270,23 @@ int LanesOf(const DweightSchedule& schedule, const DweightTileSize& tile) {
   return lanes;
 }
 
+// Launches the reduction so that its blocks may start while the last ones of the kernel before it still run.
+gpu::Status LaunchReduction(const gpu::LaunchSite& site, int64_t blocks, DweightReduction& reduction) {
+  KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<ReduceKernel, 0>(site, 0, kThreads, reduction)));
+  if (site.prepare) return {};
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kThreads);
+  config.stream = site.stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, ReduceKernel, reduction));
+  return {};
+}
+
 }  // namespace
 
 gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const DweightTask& task,
@@ -291,7 +310,7 @@ gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dw
   reduction.dw_type = dweight.dw_type;
   reduction.db_type = dweight.db_type;
   const int64_t bias_blocks = dweight.db == nullptr ? 0 : CeilDiv(dweight.columns, kThreads / kBiasLanes * 4);
-  return gpu::Launch<ReduceKernel, 0>(site, reduction.weight_blocks + bias_blocks, kThreads, reduction);
+  return LaunchReduction(site, reduction.weight_blocks + bias_blocks, reduction);
 }
 
 }  // namespace knnconv::hopper

@@ -181,3 +181,36 @@ inline gpu::Status Run(const Problem& p, cudaStream_t stream, int tile) {
   const gpu::SlotTaps taps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}};
   return hopper::RunDweight(site, p.dweight, taps, tile);
 }
+
+// Calls captured into a graph that is part of another one, as XLA does; for each of `problems` in turn, `calls` in all.
+class Replay {
+ public:
+  Replay(const std::vector<Problem>& problems, int tile, int calls) {
+    CHECK_CUDA(cudaStreamCreate(&stream_));
+    Check(Run(problems[0], stream_, tile));
+    CHECK_CUDA(cudaStreamSynchronize(stream_));
+    CHECK_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < calls; ++i) Check(Run(problems[i % problems.size()], stream_, tile));
+    CHECK_CUDA(cudaStreamEndCapture(stream_, &calls_));
+    cudaGraphNode_t node;
+    CHECK_CUDA(cudaGraphCreate(&whole_, 0));
+    CHECK_CUDA(cudaGraphAddChildGraphNode(&node, whole_, nullptr, 0, calls_));
+    CHECK_CUDA(cudaGraphInstantiate(&replay_, whole_, 0));
+  }
+  ~Replay() {
+    CHECK_CUDA(cudaGraphExecDestroy(replay_));
+    CHECK_CUDA(cudaGraphDestroy(whole_));
+    CHECK_CUDA(cudaGraphDestroy(calls_));
+    CHECK_CUDA(cudaStreamDestroy(stream_));
+  }
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+  void Launch() { CHECK_CUDA(cudaGraphLaunch(replay_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraph_t calls_, whole_;
+  cudaGraphExec_t replay_;
+};

@@ -6,35 +6,25 @@
 #include "dweight_problem.h"
 #include "hopper/dweight_launch.h"
 
-inline double Milliseconds(std::vector<Problem>& sets, int tile) {
-  cudaStream_t stream;
-  cudaGraph_t graph;
-  cudaGraphExec_t replay;
-  CHECK_CUDA(cudaStreamCreate(&stream));
-  Check(Run(sets[0], stream, tile));
-  CHECK_CUDA(cudaStreamSynchronize(stream));
-  constexpr int kCalls = 12;
-  CHECK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < kCalls; ++i) Check(Run(sets[i % sets.size()], stream, tile));
-  CHECK_CUDA(cudaStreamEndCapture(stream, &graph));
-  CHECK_CUDA(cudaGraphInstantiate(&replay, graph, 0));
+inline double Milliseconds(const std::vector<Problem>& sets, int tile) {
+  constexpr int kCalls = 12, kRounds = 9;
+  Replay replay(sets, tile, kCalls);
   cudaEvent_t begin, end;
   CHECK_CUDA(cudaEventCreate(&begin));
   CHECK_CUDA(cudaEventCreate(&end));
   std::vector<float> times;
-  for (int round = 0; round < 9; ++round) {
-    CHECK_CUDA(cudaEventRecord(begin, stream));
-    CHECK_CUDA(cudaGraphLaunch(replay, stream));
-    CHECK_CUDA(cudaEventRecord(end, stream));
+  for (int round = 0; round < kRounds; ++round) {
+    CHECK_CUDA(cudaEventRecord(begin, replay.stream()));
+    replay.Launch();
+    CHECK_CUDA(cudaEventRecord(end, replay.stream()));
     CHECK_CUDA(cudaEventSynchronize(end));
     float ms;
     CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
     times.push_back(ms / kCalls);
   }
+  CHECK_CUDA(cudaEventDestroy(begin));
+  CHECK_CUDA(cudaEventDestroy(end));
   std::sort(times.begin(), times.end());
-  CHECK_CUDA(cudaGraphExecDestroy(replay));
-  CHECK_CUDA(cudaGraphDestroy(graph));
-  CHECK_CUDA(cudaStreamDestroy(stream));
   return times[times.size() / 2];
 }
 
