@@ -63,27 +63,32 @@ KNNCONV_DEVICE bool HasTaps(const gpu::NeighborTable& table, int64_t g_row) {
   return false;
 }
 
-// Sums boxes. All row tiles see each step's box of g; each sums its share of the box's lines, so that none waits for
-// it. A thread has four columns and every kParts-th line of the share.
+// Sums boxes. All row tiles see each step's box of g. They take turns, chunk by chunk of its lines, so that none waits
+// for it. A thread has four columns and kLines lines of a chunk.
 template <typename T, typename Tile>
 class DweightBoxBias {
-  static constexpr int kQuads = Tile::kColumns / 4, kParts = BiasParts(Tile::kColumns);
+  static constexpr int kQuads = Tile::kColumns / 4, kParts = BiasParts(Tile::kColumns), kLines = 16;
+  static constexpr int kChunks = kStep / (kLines * kParts);  // of a step
 
  public:
   KNNCONV_DEVICE DweightBoxBias(const DweightTask& task, int thread) : task_(task), thread_(thread) {}
 
   KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
+    const int turns = task_.schedule.row_tiles;
     for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
       const DweightSegment segment = walk.segment();
       walk.Advance(segment.steps);
-      const int first = kStep * segment.row_tile / task_.schedule.row_tiles;
-      const int end = kStep * (segment.row_tile + 1) / task_.schedule.row_tiles;
       float4 total = {0, 0, 0, 0};
       DweightRows rows(task_.schedule, segment);
       for (int left = segment.steps; left > 0; --left) {
-        const bool counts = first < end && (!task_.table.zero_empty_rows || WarpHasTaps(task_.table, rows.row()));
+        // Chunk c of row r is of row tile (r * kChunks + c) % turns.
+        const int ahead = segment.row_tile - rows.row() % turns * kChunks % turns;
+        int chunk = ahead < 0 ? ahead + turns : ahead;
+        if (chunk < kChunks && task_.table.zero_empty_rows && !WarpHasTaps(task_.table, rows.row())) chunk = kChunks;
         ring.full[place_.stage].Wait(place_.parity);
-        if (counts) Add(ring.ColumnBox(place_.stage, 0), first, end, &total);
+        for (; chunk < kChunks; chunk += turns) {
+          Add(ring.ColumnBox(place_.stage, 0) + chunk * kLines * kParts * kLineBytes, &total);
+        }
         __syncwarp();
         if (thread_ % 32 == 0) ring.empty[place_.stage].Arrive();
         rows.Advance();
@@ -95,15 +100,17 @@ class DweightBoxBias {
   }
 
  private:
-  KNNCONV_DEVICE void Add(const unsigned char* boxes, int first, int end, float4* total) const {
+  // Of a chunk, whose first line has a number that 8 divides.
+  KNNCONV_DEVICE void Add(const unsigned char* lines, float4* total) const {
     const int quad = thread_ % kQuads, part = thread_ / kQuads;
     if (part >= kParts) return;
-    boxes += quad / (kBox / 4) * kBoxBytes + quad % 2 * 8;
+    lines += quad / (kBox / 4) * kBoxBytes + quad % 2 * 8;
     const int chunk = quad % (kBox / 4) / 2;  // of 16 bytes; chunks of a line are swizzled by its number
     float4 sum = {0, 0, 0, 0};
-#pragma unroll 8
-    for (int line = first + part; line < end; line += kParts) {
-      AddTo(&sum, *reinterpret_cast<const FourOf<T>*>(boxes + line * 128 + (chunk ^ line % 8) * 16));
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) {
+      const int line = part + i * kParts;
+      AddTo(&sum, *reinterpret_cast<const FourOf<T>*>(lines + line * kLineBytes + (chunk ^ line % 8) * 16));
     }
     AddTo(total, sum);
   }

@@ -23,6 +23,7 @@ struct DweightSizes {
   int64_t lists = 0, boxes = 0, steps = 0;  // boxes of a list, steps of one of its tiles
   int64_t strips = 0, strip_steps = 0;      // of a list; none where strips cannot serve
   int64_t strip_taps = 0, strip_lines = 0;
+  bool is_strided = false;
   int64_t columns = 0;
   bool sums_rows = false;  // db, from memory
   int64_t partial_elements = 0;
@@ -57,6 +58,7 @@ inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
 
   // Fitted to the times of 16 shapes on an H200.
   constexpr double kFill = 35;      // bytes a cycle from L2 to shared memory
+  constexpr double kStrided = 2;    // times as long, where steps skip pixels of x
   constexpr double kShared = 105;   // bytes a cycle that shared memory gives or takes
   constexpr double kStart = 40;     // of a step
   constexpr double kProduct = 1.25;  // of the tensor cores' peak
@@ -64,12 +66,13 @@ inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const double row_boxes = double(plan.boxes) / double(plan.row_tiles);
   const double column_boxes = double(CeilDiv(sizes.columns, kBox)) / double(plan.column_tiles);
   const double row_box_bytes = double(size.has_strips() ? sizes.strip_lines * kLineBytes : kBoxBytes);
-  const double bytes = row_boxes * row_box_bytes + column_boxes * kBoxBytes;
+  const double row_bytes = row_boxes * row_box_bytes, column_bytes = column_boxes * kBoxBytes;
+  const double fill = (row_bytes * (sizes.is_strided ? kStrided : 1) + column_bytes) / kFill;
   const double products = size.row_boxes() * size.taps * size.columns * (kStep / 32.0) * kProduct;
   // Products of 64 rows read these and all of their columns.
-  const double blocks = size.is_turned() ? size.row_groups * size.column_boxes() : size.row_boxes();
+  const double blocks = size.row_boxes() * (size.has_strips() ? size.column_boxes() : 1);
   const double reads = blocks * (kBoxBytes + size.width() * kStep * 2.0) / kShared;
-  const double step = std::max({bytes / kFill, products, reads + bytes / kShared}) + kStart;
+  const double step = std::max({fill, products, reads + (row_bytes + column_bytes) / kShared}) + kStart;
   const double steps = double(CeilDiv(length, plan.blocks));
   const double tile_bytes = double(size.elements()) * 4;
   const double chains = std::max(1.0, std::min(steps, double(plan.steps)) * kStep / double(sizes.chain));

@@ -12,10 +12,9 @@
 //
 // One warp issues copies, a lane a box; two warps sum g's columns for db; each of the other warpgroups multiplies its
 // share of the tile. What bounds it: filling shared memory from L2, about 34 bytes a cycle, with rows + columns for
-// rows * columns products, so tiles are as large as the registers hold. A *turned* tile computes its share of dw^T,
-// with three boxes of x, or a strip as three taps see it, as the 192 columns of a product: more sums for each box, and
-// of a strip three times the products for what it takes to fill it. Partial sums leave as they lie in registers: 16
-// bytes a thread.
+// rows * columns products, so tiles are as large as the registers hold. Strips give three times the products for what
+// it takes to fill them; there the warpgroups compute dw^T, with the 192 channels of a strip's taps as columns. Partial
+// sums leave as they lie in registers: 16 bytes a thread.
 #pragma once
 
 #include "hopper/dweight_bias.h"

@@ -44,7 +44,7 @@ KNNCONV_DEVICE void StorePair(void* out, gpu::Element type, int64_t at, float fi
 }
 
 // What a thread adds: eight sums, of two rows, 8 apart, two neighbours each and again two, 8 further on (MultiplyAdd
-// says why). Rows are channels and neighbours columns; in turned tiles rows are columns and neighbours channels.
+// says why). Rows are channels and neighbours columns; of strips, rows are columns and neighbours channels.
 struct EightSums {
   float4 first, second;
 };
@@ -68,12 +68,12 @@ KNNCONV_DEVICE DweightPlace PlaceOf(const DweightReduction& r, int32_t list, int
   int box = in_tiles.quotient * size.row_boxes(), tap = 0;
   DweightPlace place;
   place.column = in_tiles.remainder * size.columns;
-  if (size.is_turned()) {
-    const gpu::Divisor::Result in_group = r.by_column_boxes.Divide(in_block.quotient);
-    (size.has_strips() ? tap : box) += neighbour / kBox;
-    box += in_group.quotient * size.boxes;
+  if (size.has_strips()) {
+    const gpu::Divisor::Result in_strip = r.by_column_boxes.Divide(in_block.quotient);
+    box += in_strip.quotient;
+    tap = neighbour / kBox;
     place.channel = neighbour % kBox;
-    place.column += in_group.remainder * kBox + row;
+    place.column += in_strip.remainder * kBox + row;
   } else {
     box += in_block.quotient;
     place.channel = row;
@@ -99,7 +99,7 @@ KNNCONV_DEVICE DweightPlace Moved(DweightPlace place, int channels, int columns)
   return place;
 }
 
-KNNCONV_DEVICE void StoreStraight(const DweightReduction& r, const DweightPlace& place, const EightSums& sums) {
+KNNCONV_DEVICE void StoreOfBoxes(const DweightReduction& r, const DweightPlace& place, const EightSums& sums) {
   StorePair(r, place, sums.first.x, sums.first.y);
   StorePair(r, Moved(place, 8, 0), sums.first.z, sums.first.w);
   StorePair(r, Moved(place, 0, 8), sums.second.x, sums.second.y);
@@ -107,7 +107,7 @@ KNNCONV_DEVICE void StoreStraight(const DweightReduction& r, const DweightPlace&
 }
 
 // Threads of neighbouring columns exchange halves, so that each has pairs of them. Whole warps call.
-KNNCONV_DEVICE void StoreTurned(const DweightReduction& r, DweightPlace place, const EightSums& sums, bool stores) {
+KNNCONV_DEVICE void StoreOfStrips(const DweightReduction& r, DweightPlace place, const EightSums& sums, bool stores) {
   constexpr int kNeighbour = 4;  // lanes
   const bool odd = threadIdx.x / kNeighbour % 2 != 0;
   const auto exchange = [odd](float of_even, float of_odd) {

@@ -25,24 +25,22 @@ inline constexpr int kMostStripLines = kStep + 8;         // a strip's positions
 inline constexpr int kBiasSums = 256;                     // of db, that a part of a tile or a block's rows leave
 inline constexpr int kBiasWarps = 2;                      // of a thread block
 
-// A thread block's tile: boxes of x by columns. Warpgroups share its rows and columns in `row_groups` by
-// `column_groups`; each has `boxes` of x. A box is of one slot or, of a dense convolution, a *strip*: all `taps` of a
-// kernel row read it, each moved by some pixels.
+// A thread block's tile: `row_boxes` by `columns`; each warpgroup has some of the boxes and all columns. A box of x is
+// of one slot or, of a dense convolution, a *strip*: all `taps` of a kernel row read it, each moved by some pixels.
 //
-// A warpgroup multiplies blocks of 64 rows by `width` columns. Where it has three boxes, or a box for three taps, these
-// are the columns of its products, and dw's columns their rows: the tile is *turned*.
+// A warpgroup multiplies blocks of 64 rows by `width` columns. Strips are the columns of these products, as each tap
+// sees them, and dw's columns their rows.
 struct DweightTileSize {
-  int row_groups, column_groups, boxes, columns, taps;
+  int warpgroups, warpgroup_boxes, columns, taps;
 
-  bool operator==(const DweightTileSize& other) const {
-    return row_groups == other.row_groups && column_groups == other.column_groups && boxes == other.boxes &&
-           columns == other.columns && taps == other.taps;
+  constexpr bool operator==(const DweightTileSize& other) const {
+    return warpgroups == other.warpgroups && warpgroup_boxes == other.warpgroup_boxes && columns == other.columns &&
+           taps == other.taps;
   }
   KNNCONV_HOST_DEVICE constexpr bool has_strips() const { return taps > 1; }
-  KNNCONV_HOST_DEVICE constexpr bool is_turned() const { return boxes * taps > 2; }
-  KNNCONV_HOST_DEVICE constexpr int row_boxes() const { return row_groups * boxes; }
+  KNNCONV_HOST_DEVICE constexpr int row_boxes() const { return warpgroups * warpgroup_boxes; }
   KNNCONV_HOST_DEVICE constexpr int column_boxes() const { return columns / kBox; }
-  KNNCONV_HOST_DEVICE constexpr int width() const { return is_turned() ? boxes * taps * kBox : columns; }
+  KNNCONV_HOST_DEVICE constexpr int width() const { return has_strips() ? taps * kBox : columns; }
   KNNCONV_HOST_DEVICE constexpr int64_t elements() const { return int64_t{row_boxes()} * taps * kBox * columns; }
 };
 

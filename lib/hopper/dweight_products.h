@@ -20,13 +20,11 @@ class DweightProducts {
       : task_(task), warpgroup_(warpgroup), thread_(threadIdx.x % 128) {}
 
   KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
-    const int first_box = warpgroup_ / Tile::kColumnGroups * Tile::kBoxes;
-    const int first_column_box = Tile::kIsTurned ? warpgroup_ % Tile::kColumnGroups * Tile::kBlocks : 0;
+    const int first_box = warpgroup_ * Tile::kBoxes;
     for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
       const DweightSegment segment = walk.segment();
       walk.Advance(segment.steps);
-      const bool multiplies = segment.row_tile * Tile::kRowBoxes + first_box < task_.boxes &&
-                              segment.column_tile * Tile::kColumns + first_column_box * kBox < task_.columns;
+      const bool multiplies = segment.row_tile * Tile::kRowBoxes + first_box < task_.boxes;
       float* const out = task_.partials + segment.part * Tile::kElements +
                          (warpgroup_ * Tile::kBlocks * kBox * Tile::kWidth + thread_ * 4);
       // A strip's 64 channels come again for each tap, some lines further on.
@@ -40,9 +38,9 @@ class DweightProducts {
         if (multiplies) {
           FenceProducts();
           const unsigned char* const x = ring.RowBox(place_.stage, first_box);
-          const unsigned char* const g = ring.ColumnBox(place_.stage, first_column_box);
-          const uint64_t left = Describe<Major::kMN>(Tile::kIsTurned ? g : x, kBoxBytes);
-          const uint64_t right = Describe<Major::kMN>(Tile::kIsTurned ? x : g, between);
+          const unsigned char* const g = ring.ColumnBox(place_.stage, 0);
+          const uint64_t left = Describe<Major::kMN>(Tile::kHasStrips ? g : x, kBoxBytes);
+          const uint64_t right = Describe<Major::kMN>(Tile::kHasStrips ? x : g, between);
 #pragma unroll
           for (int depth = 0; depth < kStep / 16; ++depth) {
 #pragma unroll

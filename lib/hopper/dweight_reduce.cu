@@ -58,10 +58,10 @@ KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, int64_t number, Eigh
   if (threadIdx.x / 32 * 32 >= width) return;
   const DweightPlace place = PlaceOf(r, list, tile, thread, pair);
   const bool stores = lane == 0 && place.exists;
-  if (r.tile.is_turned()) {
-    StoreTurned(r, place, sums, stores);
+  if (r.tile.has_strips()) {
+    StoreOfStrips(r, place, sums, stores);
   } else if (stores) {
-    StoreStraight(r, place, sums);
+    StoreOfBoxes(r, place, sums);
   }
 }
 

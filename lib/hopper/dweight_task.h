@@ -34,18 +34,16 @@ struct DweightTask {
   KNNCONV_HOST_DEVICE bool SumsBoxes() const { return bias_partials != nullptr && kind != TapsKind::kSlots; }
 };
 
-template <int kRowGroups_, int kColumnGroups_, int kBoxes_, int kColumns_, int kTaps_>
+template <int kWarpgroups_, int kBoxes_, int kColumns_, int kTaps_>
 struct DweightTile {
-  static constexpr DweightTileSize kSize = {kRowGroups_, kColumnGroups_, kBoxes_, kColumns_, kTaps_};
-  static constexpr int kBoxes = kBoxes_, kColumns = kColumns_, kTaps = kTaps_;
-  static constexpr bool kHasStrips = kSize.has_strips(), kIsTurned = kSize.is_turned();
+  static constexpr DweightTileSize kSize = {kWarpgroups_, kBoxes_, kColumns_, kTaps_};
+  static constexpr int kWarpgroups = kWarpgroups_, kBoxes = kBoxes_, kColumns = kColumns_;  // kBoxes: of a warpgroup
+  static constexpr int kTaps = kTaps_;
+  static constexpr bool kHasStrips = kSize.has_strips();
   static constexpr int kRowBoxes = kSize.row_boxes(), kColumnBoxes = kSize.column_boxes();
   static constexpr int64_t kElements = kSize.elements();
-
-  static constexpr int kColumnGroups = kColumnGroups_, kWarpgroups = kRowGroups_ * kColumnGroups;
   static constexpr int kThreads = (1 + kWarpgroups) * 128;
-  static constexpr int kWidth = kSize.width(), kBlocks = kIsTurned ? kColumnBoxes / kColumnGroups : kBoxes;
-  static_assert(kIsTurned ? kColumnBoxes % kColumnGroups == 0 : kColumnGroups == 1);
+  static constexpr int kWidth = kSize.width(), kBlocks = kHasStrips ? kColumnBoxes : kBoxes;  // of products
   static_assert(!kHasStrips || kBoxes == 1);
 
   static constexpr int kRowBoxBytes = kHasStrips ? kMostStripLines * kLineBytes : kBoxBytes;
