@@ -70,8 +70,7 @@ inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const double fill = (row_bytes * (sizes.is_strided ? kStrided : 1) + column_bytes) / kFill;
   const double products = size.row_boxes() * size.taps * size.columns * (kStep / 32.0) * kProduct;
   // Products of 64 rows read these and all of their columns.
-  const double blocks = size.row_boxes() * (size.has_strips() ? size.column_boxes() : 1);
-  const double reads = blocks * (kBoxBytes + size.width() * kStep * 2.0) / kShared;
+  const double reads = size.row_boxes() * (kBoxBytes + size.width() * kStep * 2.0) / kShared;
   const double step = std::max({fill, products, reads + (row_bytes + column_bytes) / kShared}) + kStart;
   const double steps = double(CeilDiv(length, plan.blocks));
   const double tile_bytes = double(size.elements()) * 4;

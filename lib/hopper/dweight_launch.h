@@ -11,7 +11,7 @@ namespace knnconv::hopper {
 #define KNNCONV_FOR_EACH_DWEIGHT_TILE(apply)                                                                    \
   apply(1, 1, 64, 1) apply(1, 1, 128, 1) apply(1, 1, 256, 1) apply(2, 1, 64, 1) apply(2, 1, 128, 1)             \
   apply(2, 2, 128, 1) apply(2, 1, 256, 1) apply(3, 1, 64, 1) apply(3, 1, 128, 1) apply(3, 1, 192, 1)            \
-  apply(2, 1, 128, 3) apply(3, 1, 64, 3)
+  apply(3, 1, 64, 3)
 
 inline constexpr DweightTileSize kDweightTiles[] = {
 #define KNNCONV_TILE_SIZE(...) {__VA_ARGS__},

@@ -15,8 +15,8 @@ struct DweightReduction {
   DweightTileSize tile;
   int32_t lanes;  // threads that share a sum of dw: each adds every lanes-th part, then theirs are added
   gpu::Divisor by_blocks_of_tile, by_tiles_of_list, by_column_tiles;
-  gpu::Divisor by_pairs, by_column_boxes, by_channel_boxes;  // pairs: of eight columns each, of a tile's products
-  int64_t weight_blocks;                                     // the others sum db
+  gpu::Divisor by_pairs, by_channel_boxes;  // pairs: of eight columns each, of a tile's products
+  int64_t weight_blocks;                    // the others sum db
   int32_t channels;
   void *dw, *db;
   gpu::Element dw_type, db_type;
@@ -65,17 +65,15 @@ KNNCONV_DEVICE DweightPlace PlaceOf(const DweightReduction& r, int32_t list, int
   const DweightTileSize& size = r.tile;
   const gpu::Divisor::Result in_block = r.by_pairs.Divide(pair), in_tiles = r.by_column_tiles.Divide(tile);
   const int row = thread / 32 * 16 + thread % 32 / 4, neighbour = in_block.remainder * 16 + thread % 4 * 2;
-  int box = in_tiles.quotient * size.row_boxes(), tap = 0;
+  const int box = in_tiles.quotient * size.row_boxes() + in_block.quotient;
+  int tap = 0;
   DweightPlace place;
   place.column = in_tiles.remainder * size.columns;
   if (size.has_strips()) {
-    const gpu::Divisor::Result in_strip = r.by_column_boxes.Divide(in_block.quotient);
-    box += in_strip.quotient;
     tap = neighbour / kBox;
     place.channel = neighbour % kBox;
-    place.column += in_strip.remainder * kBox + row;
+    place.column += row;
   } else {
-    box += in_block.quotient;
     place.channel = row;
     place.column += neighbour;
   }

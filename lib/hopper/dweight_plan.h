@@ -39,12 +39,11 @@ struct DweightTileSize {
   }
   KNNCONV_HOST_DEVICE constexpr bool has_strips() const { return taps > 1; }
   KNNCONV_HOST_DEVICE constexpr int row_boxes() const { return warpgroups * warpgroup_boxes; }
-  KNNCONV_HOST_DEVICE constexpr int column_boxes() const { return columns / kBox; }
   KNNCONV_HOST_DEVICE constexpr int width() const { return has_strips() ? taps * kBox : columns; }
   KNNCONV_HOST_DEVICE constexpr int64_t elements() const { return int64_t{row_boxes()} * taps * kBox * columns; }
 };
 
-// How many of them are of one column, over different positions: those of column c and the next three are the quads
+// How many of kBiasSums are of one column, over different positions: those of column c and the next three are the quads
 // c / 4 + i * columns / 4.
 KNNCONV_HOST_DEVICE constexpr int BiasParts(int columns) { return columns < kBiasSums ? kBiasSums / columns : 1; }
 

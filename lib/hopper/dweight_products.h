@@ -26,7 +26,7 @@ class DweightProducts {
       walk.Advance(segment.steps);
       const bool multiplies = segment.row_tile * Tile::kRowBoxes + first_box < task_.boxes;
       float* const out = task_.partials + segment.part * Tile::kElements +
-                         (warpgroup_ * Tile::kBlocks * kBox * Tile::kWidth + thread_ * 4);
+                         (warpgroup_ * Tile::kBoxes * kBox * Tile::kWidth + thread_ * 4);
       // A strip's 64 channels come again for each tap, some lines further on.
       const int between = Tile::kHasStrips ? task_.dense.dilation[1] * kLineBytes : kBoxBytes;
       bool has_partial = false;
@@ -44,7 +44,7 @@ class DweightProducts {
 #pragma unroll
           for (int depth = 0; depth < kStep / 16; ++depth) {
 #pragma unroll
-            for (int block = 0; block < Tile::kBlocks; ++block) {
+            for (int block = 0; block < Tile::kBoxes; ++block) {
               MultiplyAdd<T, Tile::kWidth, Major::kMN, Major::kMN>(
                   sums_[block], left + block * kBoxUnits + depth * kDepthAdvance<Major::kMN>,
                   right + depth * kDepthAdvance<Major::kMN>);
@@ -80,7 +80,7 @@ class DweightProducts {
 
   KNNCONV_DEVICE void Clear() {
 #pragma unroll
-    for (int block = 0; block < Tile::kBlocks; ++block) {
+    for (int block = 0; block < Tile::kBoxes; ++block) {
 #pragma unroll
       for (int i = 0; i < kSums; ++i) sums_[block][i] = 0;
       PinSums(sums_[block]);
@@ -92,9 +92,9 @@ class DweightProducts {
     constexpr int kBatch = 4;
     float4* const to = reinterpret_cast<float4*>(out);
 #pragma unroll
-    for (int block = 0; block < Tile::kBlocks; ++block) PinSums(sums_[block]);
+    for (int block = 0; block < Tile::kBoxes; ++block) PinSums(sums_[block]);
 #pragma unroll
-    for (int first = 0; first < Tile::kBlocks * kSums / 4; first += kBatch) {
+    for (int first = 0; first < Tile::kBoxes * kSums / 4; first += kBatch) {
       float4 before[kBatch] = {};
       if (add) {
 #pragma unroll
@@ -113,7 +113,7 @@ class DweightProducts {
   const int warpgroup_, thread_;
   typename DweightRing<Tile>::Place place_;
   int held_ = -1;  // the stage that products may still read
-  float sums_[Tile::kBlocks][kSums];
+  float sums_[Tile::kBoxes][kSums];
 };
 
 }  // namespace knnconv::hopper

@@ -178,7 +178,6 @@ gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dw
   reduction.by_tiles_of_list = gpu::Divisor(static_cast<uint32_t>(task.schedule.tiles_of_list()));
   reduction.by_column_tiles = gpu::Divisor(static_cast<uint32_t>(task.schedule.column_tiles));
   reduction.by_pairs = gpu::Divisor(static_cast<uint32_t>(tile.width() / 16));
-  reduction.by_column_boxes = gpu::Divisor(static_cast<uint32_t>(tile.column_boxes()));
   reduction.by_channel_boxes = gpu::Divisor(static_cast<uint32_t>(task.channel_boxes));
   reduction.weight_blocks = int64_t{task.schedule.tiles()} * blocks_of_tile;
   reduction.channels = dweight.channels;

@@ -40,11 +40,11 @@ struct DweightTile {
   static constexpr int kWarpgroups = kWarpgroups_, kBoxes = kBoxes_, kColumns = kColumns_;  // kBoxes: of a warpgroup
   static constexpr int kTaps = kTaps_;
   static constexpr bool kHasStrips = kSize.has_strips();
-  static constexpr int kRowBoxes = kSize.row_boxes(), kColumnBoxes = kSize.column_boxes();
+  static constexpr int kRowBoxes = kSize.row_boxes(), kColumnBoxes = kColumns / kBox;
   static constexpr int64_t kElements = kSize.elements();
   static constexpr int kThreads = (1 + kWarpgroups) * 128;
-  static constexpr int kWidth = kSize.width(), kBlocks = kHasStrips ? kColumnBoxes : kBoxes;  // of products
-  static_assert(!kHasStrips || kBoxes == 1);
+  static constexpr int kWidth = kSize.width();  // of products
+  static_assert(!kHasStrips || (kBoxes == 1 && kColumns == kBox));
 
   static constexpr int kRowBoxBytes = kHasStrips ? kMostStripLines * kLineBytes : kBoxBytes;
   static constexpr int kStageBytes = kRowBoxes * kRowBoxBytes + kColumnBoxes * kBoxBytes;
