@@ -75,7 +75,7 @@ class DweightBoxBias {
 
   KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
     const int turns = task_.schedule.row_tiles;
-    for (DweightWalk walk(task_.schedule, TeamOf<Tile>()); walk.exists();) {
+    for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
       const DweightSegment segment = walk.segment();
       walk.Advance(segment.steps);
       float4 total = {0, 0, 0, 0};
@@ -90,7 +90,7 @@ class DweightBoxBias {
           Add(ring.ColumnBox(place_.stage, 0) + chunk * kLines * kParts * kLineBytes, &total);
         }
         __syncwarp();
-        ring.Release(place_.stage);
+        if (thread_ % 32 == 0) ring.empty[place_.stage].Arrive();
         rows.Advance();
         place_.Advance();
       }

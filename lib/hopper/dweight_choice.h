@@ -34,7 +34,7 @@ struct DweightSizes {
 struct DweightPlan {
   int tile = -1;  // of kDweightTiles; -1 where it cannot serve, or partial sums have no room
   int64_t boxes = 0, steps = 0;  // of a list; strips, where the tile has some
-  int64_t blocks = 0, row_tiles = 0, column_tiles = 0;  // blocks: or clusters
+  int64_t blocks = 0, row_tiles = 0, column_tiles = 0;
   double cycles = 0;  // of a multiprocessor, estimated; only ratios matter
 };
 
@@ -49,11 +49,10 @@ inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const int64_t tiles = sizes.lists * plan.row_tiles * plan.column_tiles;
   // Each block and each tile may bring a part, and its sums for db.
   const int64_t part = size.elements() + (sizes.sums_rows ? 0 : kBiasSums);
-  const int64_t row_sums = sizes.sums_rows ? size.cluster * CeilDiv(sizes.columns, kBiasSums) * kBiasSums : 0;
-  const int64_t of_block = part + row_sums;
+  const int64_t of_block = part + (sizes.sums_rows ? CeilDiv(sizes.columns, kBiasSums) * kBiasSums : 0);
   const int64_t length = tiles * plan.steps;
-  const int64_t room = (sizes.partial_elements - tiles * part) / of_block;
-  plan.blocks = std::min({int64_t{sizes.multiprocessors / size.cluster}, room, length});
+  plan.blocks =
+      std::min({int64_t{sizes.multiprocessors}, (sizes.partial_elements - tiles * part) / of_block, length});
   if (plan.blocks < 1) return plan;
   plan.tile = tile;
 
@@ -64,22 +63,20 @@ inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   constexpr double kStart = 40;     // of a step
   constexpr double kProduct = 1.25;  // of the tensor cores' peak
   constexpr double kReduction = 2.5;  // of a part written and read again
-  const double row_boxes = double(plan.boxes) / double(plan.row_tiles * size.cluster);  // of a block
+  const double row_boxes = double(plan.boxes) / double(plan.row_tiles);
   const double column_boxes = double(CeilDiv(sizes.columns, kBox)) / double(plan.column_tiles);
   const double row_box_bytes = double(size.has_strips() ? sizes.strip_lines * kLineBytes : kBoxBytes);
   const double row_bytes = row_boxes * row_box_bytes, column_bytes = column_boxes * kBoxBytes;
-  const double fill = (row_bytes * (sizes.is_strided ? kStrided : 1) + column_bytes / size.cluster) / kFill;
-  const int block_boxes = size.row_boxes() / size.cluster;
-  const double products = block_boxes * size.taps * size.columns * (kStep / 32.0) * kProduct;
+  const double fill = (row_bytes * (sizes.is_strided ? kStrided : 1) + column_bytes) / kFill;
+  const double products = size.row_boxes() * size.taps * size.columns * (kStep / 32.0) * kProduct;
   // Products of 64 rows read these and all of their columns.
-  const double reads = block_boxes * (kBoxBytes + size.width() * kStep * 2.0) / kShared;
+  const double reads = size.row_boxes() * (kBoxBytes + size.width() * kStep * 2.0) / kShared;
   const double step = std::max({fill, products, reads + (row_bytes + column_bytes) / kShared}) + kStart;
   const double steps = double(CeilDiv(length, plan.blocks));
-  const double tile_bytes = double(size.elements()) * 4 / size.cluster;  // of a block
+  const double tile_bytes = double(size.elements()) * 4;
   const double chains = std::max(1.0, std::min(steps, double(plan.steps)) * kStep / double(sizes.chain));
   const double stores = std::max(1.0, steps / double(plan.steps)) * (2 * chains - 1) * tile_bytes / kFill;
-  const double sums =
-      kReduction * double(plan.blocks + tiles) * tile_bytes * size.cluster / (kFill * sizes.multiprocessors);
+  const double sums = kReduction * double(plan.blocks + tiles) * tile_bytes / (kFill * sizes.multiprocessors);
   plan.cycles = steps * step + stores + sums;
   return plan;
 }

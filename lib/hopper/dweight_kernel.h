@@ -26,7 +26,7 @@
 namespace knnconv::hopper {
 
 template <typename T, typename Tile>
-__global__ void __cluster_dims__(Tile::kCluster, 1, 1) __launch_bounds__(Tile::kThreads, 1)
+__global__ void __launch_bounds__(Tile::kThreads, 1)
     DweightKernel(const KNNCONV_PARAMETER CUtensorMap x, const KNNCONV_PARAMETER CUtensorMap g,
                   const KNNCONV_PARAMETER DweightTask task) {
   extern __shared__ unsigned char shared[];
@@ -38,7 +38,7 @@ __global__ void __cluster_dims__(Tile::kCluster, 1, 1) __launch_bounds__(Tile::k
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
       ring.full[stage].Init(1);
-      ring.empty[stage].Init(Tile::kCluster * 4 * Tile::kWarpgroups + (task.SumsBoxes() ? kBiasWarps : 0));
+      ring.empty[stage].Init(4 * Tile::kWarpgroups + (task.SumsBoxes() ? kBiasWarps : 0));
     }
     FenceBarrierInit();
     FenceAsyncProxy();
@@ -46,27 +46,19 @@ __global__ void __cluster_dims__(Tile::kCluster, 1, 1) __launch_bounds__(Tile::k
     PrefetchTensorMap(&g);
     LaunchDependents();  // the reduction, whose blocks find room when the first of these end
   }
-  if constexpr (Tile::kCluster == 1) {
-    __syncthreads();
-  } else {
-    SyncCluster();
-  }
+  __syncthreads();
   if (warpgroup == 0) {
     if constexpr (Tile::kMovesRegisters) ShrinkRegisters<Tile::kProducerRegisters>();
     if (warp == 0) {
       DweightProducer<Tile>(task, &x, &g).Run(ring);
     } else if (warp <= kBiasWarps && task.SumsBoxes()) {
-      if (RankOf<Tile>() == 0) DweightBoxBias<T, Tile>(task, static_cast<int>(threadIdx.x) - 32).Run(ring);
+      DweightBoxBias<T, Tile>(task, static_cast<int>(threadIdx.x) - 32).Run(ring);
     } else if (warp <= kBiasWarps && task.bias_partials != nullptr) {
       SumRows<T>(task, static_cast<int>(threadIdx.x) - 32);
     }
   } else {
     if constexpr (Tile::kMovesRegisters) GrowRegisters<Tile::kProductRegisters>();
     DweightProducts<T, Tile>(task, warpgroup - 1).Run(ring);
-  }
-  if constexpr (Tile::kCluster > 1) {
-    __syncwarp();
-    SyncCluster();  // none ends while others may still write to it
   }
 }
 

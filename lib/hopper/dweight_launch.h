@@ -6,12 +6,12 @@
 
 namespace knnconv::hopper {
 
-// Blocks of a cluster, warpgroups, row boxes of each, columns, taps. Three warpgroups share 192 or more rows; tables
-// with slots have tiles inside one slot, so lower ones serve few channels.
-#define KNNCONV_FOR_EACH_DWEIGHT_TILE(apply)                                                                          \
-  apply(1, 1, 1, 64, 1) apply(1, 1, 1, 128, 1) apply(1, 1, 1, 256, 1) apply(1, 2, 1, 64, 1) apply(1, 2, 1, 128, 1)    \
-  apply(1, 2, 2, 128, 1) apply(1, 2, 1, 256, 1) apply(1, 3, 1, 64, 1) apply(1, 3, 1, 128, 1) apply(1, 3, 1, 192, 1)   \
-  apply(2, 2, 1, 256, 1) apply(2, 2, 2, 128, 1) apply(2, 3, 1, 128, 1) apply(1, 3, 1, 64, 3)
+// Warpgroups, row boxes of each, columns, taps. Three warpgroups share 192 or more rows; tables with slots have tiles
+// inside one slot, so lower ones serve few channels.
+#define KNNCONV_FOR_EACH_DWEIGHT_TILE(apply)                                                                    \
+  apply(1, 1, 64, 1) apply(1, 1, 128, 1) apply(1, 1, 256, 1) apply(2, 1, 64, 1) apply(2, 1, 128, 1)             \
+  apply(2, 2, 128, 1) apply(2, 1, 256, 1) apply(3, 1, 64, 1) apply(3, 1, 128, 1) apply(3, 1, 192, 1)            \
+  apply(3, 1, 64, 3)
 
 inline constexpr DweightTileSize kDweightTiles[] = {
 #define KNNCONV_TILE_SIZE(...) {__VA_ARGS__},
@@ -30,11 +30,11 @@ template <typename T>
 gpu::Status LaunchDweightTile(const gpu::LaunchSite& site, int tile, const CUtensorMap& x, const CUtensorMap& g,
                               const DweightTask& task) {
   const DweightTileSize& size = kDweightTiles[tile];
-#define KNNCONV_LAUNCH_TILE(kCluster, kWarpgroups, kBoxes, kColumns, kTaps)                                           \
-  if (size == DweightTileSize{kCluster, kWarpgroups, kBoxes, kColumns, kTaps}) {                                      \
-    using Tile = DweightTile<kCluster, kWarpgroups, kBoxes, kColumns, kTaps>;                                         \
-    return gpu::Launch<DweightKernel<T, Tile>, Tile::kSharedBytes>(site, int64_t{kCluster} * task.schedule.blocks,    \
-                                                                   Tile::kThreads, x, g, task);                      \
+#define KNNCONV_LAUNCH_TILE(kWarpgroups, kBoxes, kColumns, kTaps)                                                     \
+  if (size == DweightTileSize{kWarpgroups, kBoxes, kColumns, kTaps}) {                                                \
+    using Tile = DweightTile<kWarpgroups, kBoxes, kColumns, kTaps>;                                                   \
+    return gpu::Launch<DweightKernel<T, Tile>, Tile::kSharedBytes>(site, task.schedule.blocks, Tile::kThreads, x, g,  \
+                                                                   task);                                             \
   }
   KNNCONV_FOR_EACH_DWEIGHT_TILE(KNNCONV_LAUNCH_TILE)
 #undef KNNCONV_LAUNCH_TILE

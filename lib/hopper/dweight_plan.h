@@ -25,21 +25,20 @@ inline constexpr int kMostStripLines = kStep + 8;         // a strip's positions
 inline constexpr int kBiasSums = 256;                     // of db, that a part of a tile or a block's rows leave
 inline constexpr int kBiasWarps = 2;                      // of a thread block
 
-// A tile: `row_boxes` by `columns`; each warpgroup has some of the boxes and all columns. A box of x is of one slot or,
-// of a dense convolution, a *strip*: all `taps` of a kernel row read it, each moved by some pixels. A thread block
-// computes a tile, or a cluster, whose blocks share the boxes of g: each loads a part of them to all.
+// A thread block's tile: `row_boxes` by `columns`; each warpgroup has some of the boxes and all columns. A box of x is
+// of one slot or, of a dense convolution, a *strip*: all `taps` of a kernel row read it, each moved by some pixels.
 //
 // A warpgroup multiplies blocks of 64 rows by `width` columns. Strips are the columns of these products, as each tap
 // sees them, and dw's columns their rows.
 struct DweightTileSize {
-  int cluster, warpgroups, warpgroup_boxes, columns, taps;  // warpgroups: of a block of the cluster
+  int warpgroups, warpgroup_boxes, columns, taps;
 
   constexpr bool operator==(const DweightTileSize& other) const {
-    return cluster == other.cluster && warpgroups == other.warpgroups && warpgroup_boxes == other.warpgroup_boxes &&
-           columns == other.columns && taps == other.taps;
+    return warpgroups == other.warpgroups && warpgroup_boxes == other.warpgroup_boxes && columns == other.columns &&
+           taps == other.taps;
   }
   KNNCONV_HOST_DEVICE constexpr bool has_strips() const { return taps > 1; }
-  KNNCONV_HOST_DEVICE constexpr int row_boxes() const { return cluster * warpgroups * warpgroup_boxes; }
+  KNNCONV_HOST_DEVICE constexpr int row_boxes() const { return warpgroups * warpgroup_boxes; }
   KNNCONV_HOST_DEVICE constexpr int width() const { return has_strips() ? taps * kBox : columns; }
   KNNCONV_HOST_DEVICE constexpr int64_t elements() const { return int64_t{row_boxes()} * taps * kBox * columns; }
 };
@@ -59,7 +58,7 @@ struct DweightSchedule {
   int32_t lists;
   int32_t row_tiles;     // of a list
   int32_t column_tiles;  // of dw
-  int32_t blocks;          // or clusters
+  int32_t blocks;
   int32_t steps_of_row;    // a row of the table stands for so many steps; 1 where there is none
   int32_t steps;           // of each list, where `offsets` is null
   const int32_t* offsets;  // the slot order's: 64-bit numbers, low word first; null: all lists have the same depth
@@ -144,7 +143,7 @@ class DweightRows {
 // A block's way along its stretch of the line. Whole warps walk.
 class DweightWalk {
  public:
-  KNNCONV_DEVICE DweightWalk(const DweightSchedule& schedule, int32_t block) : schedule_(schedule), block_(block) {
+  KNNCONV_DEVICE DweightWalk(const DweightSchedule& schedule, int32_t block) : schedule_(schedule) {
     const int32_t length = Uniform(schedule.Length());
     at_ = schedule.FirstOf(length, block);
     end_ = schedule.FirstOf(length, block + 1);
@@ -160,7 +159,7 @@ class DweightWalk {
             tile % schedule_.column_tiles,
             first,
             min(steps_ - first, end_ - at_),
-            list_ * schedule_.tiles_of_list() + tile + block_};
+            list_ * schedule_.tiles_of_list() + tile + static_cast<int32_t>(blockIdx.x)};
   }
 
   KNNCONV_DEVICE void Advance(int32_t steps) {
@@ -188,7 +187,6 @@ class DweightWalk {
   }
 
   const DweightSchedule& schedule_;
-  const int32_t block_;
   int32_t at_, end_, list_ = 0, begin_ = 0, steps_ = 1;  // begin_, steps_: of the list
 };
 

@@ -60,12 +60,12 @@ class DweightProducer {
       : task_(task), x_(x), g_(g), lane_(threadIdx.x % 32) {}
 
   KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
-    for (DweightWalk walk(task_.schedule, TeamOf<Tile>()); walk.exists();) {
+    for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
       const DweightSegment segment = walk.segment();
       walk.Advance(segment.steps);
-      const int first_box = (segment.row_tile * Tile::kCluster + RankOf<Tile>()) * Tile::kRowBoxes;
+      const int first_box = segment.row_tile * Tile::kRowBoxes;
       first_column_ = segment.column_tile * Tile::kColumns;
-      row_boxes_ = max(min(Tile::kRowBoxes, task_.boxes - first_box), 0);
+      row_boxes_ = min(Tile::kRowBoxes, task_.boxes - first_box);
       column_boxes_ = min(Tile::kColumnBoxes, (task_.columns - first_column_ + kBox - 1) / kBox);
       first_channel_ = first_box % task_.channel_boxes * kBox;
       slot_ = segment.list + (first_box + lane_) / task_.channel_boxes;
@@ -82,16 +82,6 @@ class DweightProducer {
   }
 
  private:
-  // Loads a box of g to all blocks that share it.
-  template <typename... Coordinates>
-  KNNCONV_DEVICE void LoadShared(void* to, Barrier* barrier, Coordinates... coordinates) {
-    if constexpr (Tile::kCluster == 1) {
-      LoadBox(to, g_, barrier, coordinates...);
-    } else {
-      LoadBoxToCluster<Tile::kCluster>(to, g_, barrier, coordinates...);
-    }
-  }
-
   // Waits until the stage is free, and issues a step's copies: of x's box b by load_x(to, b, channel), of g's by
   // load_g(to, column).
   template <typename LoadX, typename LoadG>
@@ -106,8 +96,7 @@ class DweightProducer {
     }
 #pragma unroll
     for (int box = 0; box < Tile::kColumnBoxes; ++box) {
-      const bool is_own = Tile::kCluster == 1 || box % Tile::kCluster == RankOf<Tile>();
-      if (is_own && box < column_boxes_) load_g(ring.ColumnBox(place_.stage, box), first_column_ + box * kBox);
+      if (box < column_boxes_) load_g(ring.ColumnBox(place_.stage, box), first_column_ + box * kBox);
     }
     place_.Advance();
   }
@@ -136,7 +125,7 @@ class DweightProducer {
             if constexpr (Tile::kHasStrips) {
               LoadPixels(to, g_, full, column, pixel.g_w(), pixel.g_h(), pixel.image(), 0, 0);
             } else {
-              LoadShared(to, full, column, position);
+              LoadBox(to, g_, full, column, position);
             }
           });
       pixel.Advance();
@@ -175,7 +164,7 @@ class DweightProducer {
           },
           [&](unsigned char* to, int column) {
             const int at = __shfl_sync(0xffffffff, box_node, Tile::kRowBoxes);
-            if (IsElected()) LoadShared(to, full, column, at, first);
+            if (IsElected()) LoadBox(to, g_, full, column, at, first);
           });
     }
   }

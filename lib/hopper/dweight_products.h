@@ -21,12 +21,11 @@ class DweightProducts {
 
   KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
     const int first_box = warpgroup_ * Tile::kBoxes;
-    for (DweightWalk walk(task_.schedule, TeamOf<Tile>()); walk.exists();) {
+    for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
       const DweightSegment segment = walk.segment();
       walk.Advance(segment.steps);
-      const int32_t block_row = segment.row_tile * Tile::kCluster + RankOf<Tile>();
-      const bool multiplies = block_row * Tile::kRowBoxes + first_box < task_.boxes;
-      float* const out = task_.partials + (segment.part * Tile::kCluster + RankOf<Tile>()) * Tile::kElements +
+      const bool multiplies = segment.row_tile * Tile::kRowBoxes + first_box < task_.boxes;
+      float* const out = task_.partials + segment.part * Tile::kElements +
                          (warpgroup_ * Tile::kBoxes * kBox * Tile::kWidth + thread_ * 4);
       // A strip's 64 channels come again for each tap, some lines further on.
       const int between = Tile::kHasStrips ? task_.dense.dilation[1] * kLineBytes : kBoxBytes;
@@ -75,7 +74,7 @@ class DweightProducts {
   // Gives back the stage before this one, whose products are done. Each warp does: where nothing is multiplied, the
   // warps of a warpgroup do not keep step.
   KNNCONV_DEVICE void Release(const DweightRing<Tile>& ring) {
-    if (held_ >= 0) ring.Release(held_);
+    if (held_ >= 0 && thread_ % 32 == 0) ring.empty[held_].Arrive();
     held_ = -1;
   }
 

@@ -96,7 +96,7 @@ KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int lane, int column
   const int columns = min(r.task.columns - chunk * kBiasSums, kBiasSums), sums = BiasParts(columns);
   const float4* const partials = reinterpret_cast<const float4*>(r.task.bias_partials) + column % kBiasSums / 4;
   float4 sum = {0, 0, 0, 0};
-  for (int32_t at = lane; at < r.tile.cluster * r.task.schedule.blocks * sums; at += kBiasLanes) {
+  for (int32_t at = lane; at < r.task.schedule.blocks * sums; at += kBiasLanes) {
     const int64_t part = int64_t{at / sums} * chunks + chunk;
     Add(&sum, partials[part * (kBiasSums / 4) + at % sums * (columns / 4)]);
   }

@@ -34,16 +34,14 @@ struct DweightTask {
   KNNCONV_HOST_DEVICE bool SumsBoxes() const { return bias_partials != nullptr && kind != TapsKind::kSlots; }
 };
 
-// What a thread block has of a tile.
-template <int kCluster_, int kWarpgroups_, int kBoxes_, int kColumns_, int kTaps_>
+template <int kWarpgroups_, int kBoxes_, int kColumns_, int kTaps_>
 struct DweightTile {
-  static constexpr DweightTileSize kSize = {kCluster_, kWarpgroups_, kBoxes_, kColumns_, kTaps_};
-  static constexpr int kCluster = kCluster_;
+  static constexpr DweightTileSize kSize = {kWarpgroups_, kBoxes_, kColumns_, kTaps_};
   static constexpr int kWarpgroups = kWarpgroups_, kBoxes = kBoxes_, kColumns = kColumns_;  // kBoxes: of a warpgroup
   static constexpr int kTaps = kTaps_;
   static constexpr bool kHasStrips = kSize.has_strips();
-  static constexpr int kRowBoxes = kWarpgroups * kBoxes, kColumnBoxes = kColumns / kBox;
-  static constexpr int64_t kElements = kSize.elements() / kCluster;
+  static constexpr int kRowBoxes = kSize.row_boxes(), kColumnBoxes = kColumns / kBox;
+  static constexpr int64_t kElements = kSize.elements();
   static constexpr int kThreads = (1 + kWarpgroups) * 128;
   static constexpr int kWidth = kSize.width();  // of products
   static_assert(!kHasStrips || (kBoxes == 1 && kColumns == kBox));
@@ -60,16 +58,6 @@ struct DweightTile {
   static constexpr int kProductRegisters = kWarpgroups < 3 ? 224 : 152;
   static constexpr int kProducerRegisters = 56;
 };
-
-// The number of this block's tile team, and its own in the team.
-template <typename Tile>
-KNNCONV_DEVICE int32_t TeamOf() {
-  return static_cast<int32_t>(blockIdx.x) / Tile::kCluster;
-}
-template <typename Tile>
-KNNCONV_DEVICE int32_t RankOf() {
-  return static_cast<int32_t>(blockIdx.x) % Tile::kCluster;
-}
 
 // The stages that steps pass through.
 template <typename Tile>
@@ -89,16 +77,6 @@ struct DweightRing {
   unsigned char* stages;
   Barrier* full;
   Barrier* empty;
-
-  // Gives a stage back to all producers that write to it. Whole warps call.
-  KNNCONV_DEVICE void Release(int stage) const {
-    const int lane = threadIdx.x % 32;
-    if constexpr (Tile::kCluster == 1) {
-      if (lane == 0) empty[stage].Arrive();
-    } else {
-      if (lane < Tile::kCluster) empty[stage].ArriveAt(lane);
-    }
-  }
 
   KNNCONV_DEVICE unsigned char* RowBox(int stage, int box) const {
     return stages + stage * Tile::kStageBytes + box * Tile::kRowBoxBytes;

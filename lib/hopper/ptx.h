@@ -35,17 +35,6 @@ struct alignas(8) Barrier {
                  : "memory");
   }
 
-  // Arrives at the barrier that a block of the cluster has where this one has this. Orders what the caller did with its
-  // own shared memory; a wider fence would cost more than a step of products.
-  KNNCONV_DEVICE void ArriveAt(int block) {
-    asm volatile(
-        "{\n.reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(SharedAddress(this)),
-        "r"(block)
-        : "memory");
-  }
-
   // Arrives when the caller's cp.async copies so far have landed; the arrival is one of those given to Init.
   KNNCONV_DEVICE void ArriveAfterCopies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(this)) : "memory");
@@ -136,24 +125,6 @@ KNNCONV_DEVICE void LoadPixels(void* to, const CUtensorMap* map, Barrier* barrie
       : "memory");
 }
 
-// The same to every block of the cluster, at the same place; the barrier of each, where this one has `barrier`, counts.
-template <int kBlocks>
-KNNCONV_DEVICE void LoadBoxToCluster(void* to, const CUtensorMap* map, Barrier* barrier, int c0, int c1) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(SharedAddress(to)),
-      "l"(map), "r"(SharedAddress(barrier)), "r"(c0), "r"(c1), "h"(static_cast<uint16_t>((1 << kBlocks) - 1))
-      : "memory");
-}
-template <int kBlocks>
-KNNCONV_DEVICE void LoadBoxToCluster(void* to, const CUtensorMap* map, Barrier* barrier, int c0, int c1, int c2) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(SharedAddress(to)),
-      "l"(map), "r"(SharedAddress(barrier)), "r"(c0), "r"(c1), "r"(c2), "h"(static_cast<uint16_t>((1 << kBlocks) - 1))
-      : "memory");
-}
-
 // Stores the box at `from` to the coordinates; what lies outside the tensor is left out. The caller's latest stores
 // make a batch when it commits them. The caller's own writes to the box need FenceAsyncProxy first.
 KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, int c1) {
@@ -201,11 +172,6 @@ KNNCONV_DEVICE bool SyncAny(int id, int threads, bool predicate) {
 // one have called or ended. There, WaitForPrerequisites returns when this kernel has ended and its writes are visible.
 KNNCONV_DEVICE void LaunchDependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 KNNCONV_DEVICE void WaitForPrerequisites() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-// All threads of a cluster meet. Barriers' initial states, fenced by FenceBarrierInit, are visible behind it.
-KNNCONV_DEVICE void SyncCluster() {
-  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
-}
 
 // Every warp of a warpgroup gives registers away, or takes them; kCount is a multiple of 8.
 template <int kCount>

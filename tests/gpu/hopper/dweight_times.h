@@ -42,8 +42,7 @@ inline void Time(Case c, double target, const std::vector<int>& tiles, Element r
       std::printf(" chosen %.4f (%.0f TFLOP/s)", ms, flops / ms / 1e9);
     } else {
       const auto& size = hopper::kDweightTiles[tile];
-      std::printf("  %d,%d,%d,%d,%d %.4f", size.cluster, size.warpgroups, size.warpgroup_boxes, size.columns, size.taps,
-                  ms);
+      std::printf("  %d,%d,%d,%d %.4f", size.warpgroups, size.warpgroup_boxes, size.columns, size.taps, ms);
     }
     std::fflush(stdout);
   }
