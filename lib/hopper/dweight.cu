@@ -27,7 +27,7 @@ DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
   sizes.lists = 1;
   sizes.boxes = int64_t{dweight.slots} * ChannelBoxes(dweight);
   sizes.steps = CeilDiv(Positions(dweight, taps, taps.out_size[1]), kStep);
-  sizes.is_strided = taps.stride[0] > 1 || taps.stride[1] > 1;
+  sizes.box_cost = taps.stride[0] > 1 || taps.stride[1] > 1 ? kStridedCost : kPixelCost;
   if (HasStrips(dweight, taps)) {
     sizes.strip_taps = taps.kernel_width;
     sizes.strip_lines = StripLines(taps);

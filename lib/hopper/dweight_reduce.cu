@@ -12,18 +12,22 @@ constexpr int kBlocksAtOnce = 4;  // of a multiprocessor
 constexpr int kBatch = 4;         // parts that a thread loads at a time
 constexpr int kMostLanes = 32;
 constexpr int kBiasLanes = 128;  // threads that share a sum of db
-constexpr int kBiasBatch = 4;    // as kBatch
+constexpr int kBiasBatch = 6;    // as kBatch
+
+KNNCONV_DEVICE void AddOtherLanes(float4* sum, int distance) {
+  Add(sum, {__shfl_xor_sync(kAllLanes, sum->x, distance), __shfl_xor_sync(kAllLanes, sum->y, distance),
+            __shfl_xor_sync(kAllLanes, sum->z, distance), __shfl_xor_sync(kAllLanes, sum->w, distance)});
+}
 
 KNNCONV_DEVICE void AddOtherLanes(EightSums* sums, int distance) {
-  for (float4* four : {&sums->first, &sums->second}) {
-    Add(four, {__shfl_xor_sync(kAllLanes, four->x, distance), __shfl_xor_sync(kAllLanes, four->y, distance),
-               __shfl_xor_sync(kAllLanes, four->z, distance), __shfl_xor_sync(kAllLanes, four->w, distance)});
-  }
+  AddOtherLanes(&sums->first, distance);
+  AddOtherLanes(&sums->second, distance);
 }
 
 // Adds the sums of a block's lanes, each of `width` threads: those of a warp pairwise, then warps in order. The first
 // lane has the result.
-KNNCONV_DEVICE void AddLanes(int width, EightSums* shared, EightSums* sums) {
+template <typename Sums>
+KNNCONV_DEVICE void AddLanes(int width, Sums* shared, Sums* sums) {
   for (int distance = width; distance < 32; distance *= 2) AddOtherLanes(sums, distance);
   shared[threadIdx.x] = *sums;
   __syncthreads();
@@ -75,14 +79,21 @@ KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column
   const int32_t shortest = max(schedule.Length() / schedule.blocks, 1), most = (schedule.steps / shortest + 2) * sums;
   float4 sum = {0, 0, 0, 0};
   for (int32_t first = lane; first < schedule.row_tiles * most; first += kBiasBatch * kBiasLanes) {
-    float4 loaded[kBiasBatch] = {};
+    const float4* from[kBiasBatch];
 #pragma unroll
     for (int i = 0; i < kBiasBatch; ++i) {
       const int32_t at = first + i * kBiasLanes;
-      if (at >= schedule.row_tiles * most) break;
+      from[i] = nullptr;
+      if (at >= schedule.row_tiles * most) continue;
       const DweightParts parts = PartsOf(schedule, 0, at / most * schedule.column_tiles + column / r.tile.columns);
       const int32_t part = parts.first + at % most / sums;
-      if (part < parts.end) loaded[i] = partials[int64_t{part} * (kBiasSums / 4) + at % sums * quads];
+      if (part < parts.end) from[i] = partials + int64_t{part} * (kBiasSums / 4) + at % sums * quads;
+    }
+    WaitForPrerequisites();
+    float4 loaded[kBiasBatch] = {};
+#pragma unroll
+    for (int i = 0; i < kBiasBatch; ++i) {
+      if (from[i] != nullptr) loaded[i] = *from[i];
     }
 #pragma unroll
     for (int i = 0; i < kBiasBatch; ++i) Add(&sum, loaded[i]);
@@ -96,6 +107,7 @@ KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int lane, int column
   const int columns = min(r.task.columns - chunk * kBiasSums, kBiasSums), sums = BiasParts(columns);
   const float4* const partials = reinterpret_cast<const float4*>(r.task.bias_partials) + column % kBiasSums / 4;
   float4 sum = {0, 0, 0, 0};
+  WaitForPrerequisites();
   for (int32_t at = lane; at < r.task.schedule.blocks * sums; at += kBiasLanes) {
     const int64_t part = int64_t{at / sums} * chunks + chunk;
     Add(&sum, partials[part * (kBiasSums / 4) + at % sums * (columns / 4)]);
@@ -103,20 +115,14 @@ KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int lane, int column
   return sum;
 }
 
-// A block has kThreads / kBiasLanes times four columns. Lanes' sums are added pairwise.
+// A block has kThreads / kBiasLanes times four columns.
 KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4* shared) {
   constexpr int kWidth = kThreads / kBiasLanes;
   const int lane = threadIdx.x / kWidth;
   const int column = static_cast<int>(block * kWidth + threadIdx.x % kWidth) * 4;
   float4 sum = {0, 0, 0, 0};
-  WaitForPrerequisites();
   if (column < r.task.columns) sum = r.task.SumsBoxes() ? AddBoxSums(r, lane, column) : AddRowSums(r, lane, column);
-  for (int half = kBiasLanes / 2; half > 0; half /= 2) {
-    shared[threadIdx.x] = sum;
-    __syncthreads();
-    if (lane < half) Add(&sum, shared[threadIdx.x + half * kWidth]);
-    __syncthreads();
-  }
+  AddLanes(kWidth, shared, &sum);
   if (lane != 0 || column >= r.task.columns) return;
   StorePair(r.db, r.db_type, column, sum.x, sum.y);
   StorePair(r.db, r.db_type, column + 2, sum.z, sum.w);
