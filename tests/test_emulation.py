@@ -17,6 +17,7 @@ CHECKS = (
     "check_halo",
     "check_hopper_schedule",
     "check_hopper_strips",
+    "check_rules",
     "check_tap_gemm",
 )
 AMD_FORMS = ("gfx9", "gfx11", "gfx12")

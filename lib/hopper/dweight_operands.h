@@ -1,17 +1,13 @@
-// How the copy engine sees the operands of a weight gradient on Hopper, and which calls it can serve.
+// How the copy engine sees the operands of a weight gradient on Hopper.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
-#include "gpu/dweight.h"
+#include "hopper/dweight_choice.h"
 #include "hopper/dweight_strips.h"
-#include "hopper/dweight_task.h"
 #include "hopper/tensor_map.h"
 
 namespace knnconv::hopper {
-
-inline constexpr int kLeastCorner = -128, kMostCorner = 127;  // of the copy engine's pixels
 
 struct DweightMaps {
   CUtensorMap x, g;
@@ -28,8 +24,9 @@ inline PixelMap PixelsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps
   map.images = dweight.batch;
   for (int d = 0; d < 2; ++d) {
     const int from = 1 - d;  // the map has w first
-    map.lower[d] = -taps.padding[from];
-    map.upper[d] = (taps.out_size[from] - 1) * taps.stride[from] - taps.padding[from] - (taps.in_size[from] - 1);
+    const Corners corners = CornersOf(taps, from);
+    map.lower[d] = corners.lower;
+    map.upper[d] = corners.upper;
     map.step[d] = taps.stride[from];
   }
   map.pixels = kStep;
@@ -38,7 +35,7 @@ inline PixelMap PixelsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps
 
 inline PixelMap StripsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
   PixelMap map = PixelsOf(dweight, taps);
-  map.upper[0] = StripPitch(taps) - taps.padding[1] - taps.in_size[1];
+  map.upper[0] = StripUpper(taps);
   map.pixels = StripLines(taps);
   return map;
 }
@@ -52,49 +49,10 @@ inline PixelMap PaddedCotangent(const gpu::Dweight& dweight, const gpu::DenseTap
   map.width = taps.out_size[1];
   map.height = taps.out_size[0];
   map.images = dweight.batch;
-  map.upper[0] = StripPitch(taps) - taps.out_size[1];
+  map.upper[0] = CotangentUpper(taps);
   map.step[0] = map.step[1] = 1;
   map.pixels = kStep;
   return map;
-}
-
-inline bool HasCornersInReach(const PixelMap& map) {
-  for (int d = 0; d < 2; ++d) {
-    if (std::min(map.lower[d], map.upper[d]) < kLeastCorner) return false;
-    if (std::max(map.lower[d], map.upper[d]) > kMostCorner) return false;
-  }
-  return true;
-}
-
-inline int64_t Positions(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, int32_t pitch) {
-  return dweight.batch * taps.out_size[0] * pitch;
-}
-
-inline bool HasShortNumbers(int64_t positions) { return positions <= INT32_MAX - 2 * kStep; }
-
-inline bool IsInReach(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
-  constexpr int kMostStride = 8, kMostOffset = 255;  // of the copy engine
-  const int32_t kernel[2] = {dweight.slots / taps.kernel_width, taps.kernel_width};
-  for (int d = 0; d < 2; ++d) {
-    if (taps.in_size[d] == 0 || taps.out_size[d] == 0) return false;
-    if (taps.stride[d] > kMostStride || int64_t{kernel[d] - 1} * taps.dilation[d] > kMostOffset) return false;
-  }
-  return HasCornersInReach(PixelsOf(dweight, taps)) && HasShortNumbers(Positions(dweight, taps, taps.out_size[1]));
-}
-
-inline bool IsInReach(const gpu::Dweight&, const gpu::NeighborTable& table) {
-  return table.sources > 0 && table.outputs > 0 && table.neighbours > 0;
-}
-inline bool IsInReach(const gpu::Dweight& dweight, const gpu::ColumnTaps& taps) {
-  return IsInReach(dweight, taps.table);
-}
-inline bool IsInReach(const gpu::Dweight& dweight, const gpu::SlotTaps& taps) { return IsInReach(dweight, taps.table); }
-
-// Whether strips can serve a dense convolution that is in reach.
-inline bool HasStrips(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
-  return AreStripsDense(taps) && HasCornersInReach(StripsOf(dweight, taps)) &&
-         HasCornersInReach(PaddedCotangent(dweight, taps)) &&
-         HasShortNumbers(Positions(dweight, taps, StripPitch(taps)));
 }
 
 // Boxes of kStep batch entries of one row of [batch, rows, width].

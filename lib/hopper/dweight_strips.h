@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "gpu/dweight.h"
-#include "hopper/dweight_plan.h"
+#include "hopper/dweight_tiles.h"
 
 namespace knnconv::hopper {
 
@@ -26,6 +26,10 @@ inline int32_t StripPitch(const gpu::DenseTaps& taps) {
   const int32_t shared = std::max({taps.out_size[1], taps.in_size[1] + taps.padding[1], apart - taps.padding[1]});
   return std::min(apart, shared);
 }
+
+// How far a line of strips goes beyond the last pixel of x, and its positions beyond the last one of g.
+inline int32_t StripUpper(const gpu::DenseTaps& taps) { return StripPitch(taps) - taps.padding[1] - taps.in_size[1]; }
+inline int32_t CotangentUpper(const gpu::DenseTaps& taps) { return StripPitch(taps) - taps.out_size[1]; }
 
 // Whether taps can share strips, and positions without pixels are not the most.
 inline bool AreStripsDense(const gpu::DenseTaps& taps) {

@@ -1,7 +1,7 @@
 // Holds Hopper's weight gradients to sums in double precision, tile by tile, and times them. Not part of the test
 // suite: a program for work on the kernels, without JAX. Its argument: check, chain, time, time32 or once.
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib -DKNNCONV_HOPPER_POLLS='(1<<26)'
-//         tests/gpu/hopper/check_dweight.cu lib/hopper/dweight*.cu lib/hopper/tensor_map.cc -o check_dweight
+//         tests/gpu/hopper/check_dweight.cu lib/hopper/dweight*.c* lib/hopper/tensor_map.cc -o check_dweight
 #include <cstdio>
 #include <string>
 #include <vector>

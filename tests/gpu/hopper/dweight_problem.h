@@ -161,25 +161,28 @@ inline void Free(Problem& p) {
   }
 }
 
+// What `use` makes of the problem's taps, which are of one of three types.
+template <typename Use>
+auto WithTaps(const Problem& p, const Use& use) {
+  if (!p.shape.is_table) return use(p.dense);
+  if (!p.shape.has_slots) return use(gpu::ColumnTaps{p.table, {}});
+  return use(gpu::SlotTaps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}});
+}
+
 inline bool Takes(const Problem& p) {
-  bool takes = false;
-  if (!p.shape.is_table) {
-    Check(hopper::TakesDweight(0, p.dweight, p.dense, &takes));
-  } else if (!p.shape.has_slots) {
-    Check(hopper::TakesDweight(0, p.dweight, gpu::ColumnTaps{p.table, {}}, &takes));
-  } else {
-    const gpu::SlotTaps taps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}};
-    Check(hopper::TakesDweight(0, p.dweight, taps, &takes));
-  }
-  return takes;
+  gpu::Device device;
+  Check(gpu::GetDevice(0, &device));
+  hopper::DweightPlan plan;
+  return WithTaps(p, [&](const auto& taps) { return hopper::ChooseDweight(p.dweight, taps, device, true, &plan); });
 }
 
 inline gpu::Status Run(const Problem& p, cudaStream_t stream, int tile) {
-  const gpu::LaunchSite site{stream, 0, false};
-  if (!p.shape.is_table) return hopper::RunDweight(site, p.dweight, p.dense, tile);
-  if (!p.shape.has_slots) return hopper::RunDweight(site, p.dweight, gpu::ColumnTaps{p.table, {}}, tile);
-  const gpu::SlotTaps taps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}};
-  return hopper::RunDweight(site, p.dweight, taps, tile);
+  gpu::Device device;
+  Check(gpu::GetDevice(0, &device));
+  return WithTaps(p, [&](const auto& taps) {
+    const hopper::DweightPlan plan = hopper::PlanDweight(p.dweight, taps, device, tile);
+    return hopper::RunDweight({stream, 0, false}, p.dweight, taps, plan);
+  });
 }
 
 // Calls captured into a graph that is part of another one, as XLA does; for each of `problems` in turn, `calls` in all.
