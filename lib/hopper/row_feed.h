@@ -11,16 +11,18 @@
 #include "gpu/async_copy.h"
 #include "gpu/lanes.h"
 #include "hopper/tap_pipe.h"
+#include "hopper/tap_reader.h"
 #include "hopper/tap_tiles.h"
 
 namespace knnconv::hopper {
 
-// Of the producers, in shared memory.
+using RowReader = TapReader<128, 2>;
+
+// Of the producers, in shared memory; layers take turns.
 struct RowTable {
-  // The source row of each row of the tile, batch entries included, or -1: of the layer that is being built, the one
-  // that waits to be loaded, and the one that threads may still be loading.
-  int64_t source[3][kBoxRows];
-  int32_t least_slot[2][4];  // of each warp's rows; calls take turns
+  int32_t source[2][kBoxRows];  // the source row of each row of the tile, batch entries included, or -1
+  int32_t least_slot[2][4];     // of each warp's rows
+  RowReader::Room reader;
 };
 
 template <typename Shape>
@@ -28,69 +30,35 @@ class RowFeeder {
  public:
   KNNCONV_DEVICE RowFeeder(const TapPlan& plan, const Pipe<Shape>& pipe, const TileWalk<Shape>& walk)
       : plan_(plan), pipe_(pipe), walk_(walk), table_(*reinterpret_cast<RowTable*>(pipe.Rows())),
-        thread_(threadIdx.x % 128), steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {
+        thread_(threadIdx.x % 128), steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth),
+        reader_(plan.gemm, table_.reader, thread_) {
     static_assert(sizeof(RowTable) <= Shape::kRowBytes && Shape::kRows == kBoxRows);
   }
 
   KNNCONV_DEVICE void Run() {
-    Row row = Open(0);
+    reader_.Open(Next(0));
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
-      const Row after = Open(turn + 1);  // its loads are under way while this tile is fed
-      Feed(walk_.Tile(turn), row);
-      row = after;
+      reader_.Enter();
+      Feed(walk_.Tile(turn), Next(turn + 1));  // whose loads are under way in the first round
     }
     gpu::WaitForCopies<0>();
   }
 
  private:
   static constexpr int kBarrier = 1;  // of the producers
-  static constexpr int kNone = -1;
 
-  struct Tap {
-    int32_t slot, source;
-  };
-
-  // A row of the tile and how far its list is walked.
-  struct Row {
-    int64_t begin;       // of the list
-    int64_t batch_rows;  // source rows before those of its batch entry
-    int count, at;
-    Tap next, ahead;  // taps `at` and `at + 1`
-    bool hub;
-  };
-
-  KNNCONV_DEVICE Tap TapOf(const Row& row, int at) const {
-    if (at >= row.count) return {INT_MAX, gpu::kHole};
-    const gpu::TapGemm& gemm = plan_.gemm;
-    return {gemm.kind == gpu::Taps::kColumns ? at : gemm.table.slots[row.begin + at],
-            gemm.table.sources[row.begin + at]};
+  KNNCONV_DEVICE TapList Next(int64_t turn) const {
+    return walk_.Has(turn) ? ListOf(plan_.gemm, walk_.Tile(turn).row_tile * Shape::kRows + thread_) : TapList{};
   }
 
-  KNNCONV_DEVICE Row Open(int64_t turn) const {
-    const gpu::TapGemm& gemm = plan_.gemm;
-    Row row{};
-    if (!walk_.Has(turn)) return row;
-    const gpu::Split place = gpu::Divide(walk_.Tile(turn).row_tile * Shape::kRows + thread_, gemm.batch);
-    if (place.quotient < gemm.nodes) {
-      row.batch_rows = place.remainder * gemm.source_rows;
-      row.begin = place.quotient * gemm.table.columns;
-      row.count = gemm.table.columns;
-      if (gemm.kind == gpu::Taps::kSources) {
-        row.begin = gpu::SourceOffset(gemm.table.offsets, place.quotient);
-        const int64_t count = gpu::SourceOffset(gemm.table.offsets, place.quotient + 1) - row.begin;
-        row.hub = count > gpu::kHubTaps;
-        row.count = row.hub ? 0 : static_cast<int>(count);
-      }
+  // The slot of the row's next tap, past holes; beyond all slots where there is none.
+  KNNCONV_DEVICE int32_t NextSlot() {
+    const bool by_column = plan_.gemm.kind == gpu::Taps::kColumns;
+    for (; reader_.left() > 0; reader_.Advance(1)) {
+      const int32_t slot = by_column ? reader_.at() : reader_.Slot(0);
+      if (slot >= 0 && gpu::IsRow(reader_.Source(0), plan_.gemm.source_rows)) return slot;
     }
-    row.next = TapOf(row, 0);
-    row.ahead = TapOf(row, 1);
-    return row;
-  }
-
-  KNNCONV_DEVICE void Advance(Row* row) const {
-    ++row->at;
-    row->next = row->ahead;
-    row->ahead = TapOf(*row, row->at + 1);
+    return INT_MAX;
   }
 
   // The least of the threads' slots.
@@ -103,39 +71,35 @@ class RowFeeder {
     return min(min(least[0], least[1]), min(least[2], least[3]));
   }
 
-  KNNCONV_DEVICE void Feed(const TapTile& tile, Row row) {
-    const gpu::TapGemm& gemm = plan_.gemm;
-    const bool by_column = gemm.kind == gpu::Taps::kColumns;
+  KNNCONV_DEVICE void Feed(const TapTile& tile, const TapList& next) {
     bool alive = false;
-    int held = kNone, held_slot = gpu::kHole;  // the last live layer, which waits to know whether it is the tile's last
-    for (int column = 0;; ++column) {
-      const int32_t slot = by_column ? column : LeastSlot(row.next.slot);
-      const bool ends = slot >= gemm.slots;
-      if (ends && held != kNone) break;
-      const bool takes = !ends && row.next.slot == slot;
-      const bool valid = takes && slot >= 0 && gpu::IsRow(row.next.source, gemm.source_rows);
-      table_.source[fresh_][thread_] = valid ? row.batch_rows + row.next.source : int64_t{gpu::kHole};
-      alive |= valid;
-      if (takes) Advance(&row);
-      const bool live = SyncAny(kBarrier, 128, valid);
-      if (!live && !ends) continue;
-      if (held != kNone) LoadLayer(tile, held, held_slot, false, row, alive);
-      held = fresh_;
-      held_slot = ends ? gpu::kHole : slot;  // a tile without taps has one layer, of zeros
-      fresh_ = (fresh_ + 1) % 3;
-      if (ends) break;
+    // The last layer found waits to know whether it is the tile's last. A tile without taps has one, of zeros.
+    int held_slot = gpu::kHole;
+    for (int layer = 0;; ++layer) {
+      const int32_t own_slot = NextSlot();
+      __syncwarp();
+      const int32_t slot = LeastSlot(own_slot);
+      const bool ends = slot >= plan_.gemm.slots;
+      if (ends || layer > 0) LoadLayer(tile, held_slot, ends, alive);
+      if (layer == 0) reader_.Open(next);
+      if (ends) return;
+      const bool takes = own_slot == slot;
+      table_.source[turn_][thread_] = takes ? reader_.list().batch_rows + reader_.Source(0) : gpu::kHole;
+      if (takes) reader_.Advance(1);
+      alive |= takes;
+      held_slot = slot;
+      reader_.EndRound();
     }
-    LoadLayer(tile, held, held_slot, true, row, alive);
   }
 
-  // Loads the steps of a layer.
-  KNNCONV_DEVICE void LoadLayer(const TapTile& tile, int layer, int slot, bool last, const Row& row, bool alive) {
+  // Loads the steps of the layer before this turn; zeros if its slot is a hole.
+  KNNCONV_DEVICE void LoadLayer(const TapTile& tile, int slot, bool last, bool alive) {
     constexpr int kChunk = 8, kThreadsOfRow = kStepDepth / kChunk, kRowsAtOnce = 128 / kThreadsOfRow;
     const int chunk = thread_ % kThreadsOfRow, first = thread_ / kThreadsOfRow;
     const char* from[kBoxRows / kRowsAtOnce];
 #pragma unroll
     for (int i = 0; i < kBoxRows / kRowsAtOnce; ++i) {
-      const int64_t source = table_.source[layer][first + i * kRowsAtOnce];
+      const int64_t source = slot < 0 ? gpu::kHole : table_.source[turn_ ^ 1][first + i * kRowsAtOnce];
       const int64_t element = source * plan_.gemm.depth + chunk * kChunk;
       from[i] = source < 0 ? nullptr : static_cast<const char*>(plan_.gemm.source) + element * 2;
     }
@@ -144,7 +108,7 @@ class RowFeeder {
       const bool ends = last && step == steps_ - 1;
       pipe_.Empty(stage).Wait(place_.parity ^ 1);
       if (ends) {
-        const uint32_t unwritten = __ballot_sync(kAllLanes, row.hub);
+        const uint32_t unwritten = __ballot_sync(kAllLanes, reader_.list().hub);
         const uint32_t dead = __ballot_sync(kAllLanes, plan_.gemm.zero_empty_rows && !alive);
         if (thread_ % 32 == 0) pipe_.Marks(stage, thread_ / 32) = {unwritten, dead};
       }
@@ -174,8 +138,8 @@ class RowFeeder {
   const TileWalk<Shape>& walk_;
   RowTable& table_;
   const int thread_, steps_;
+  RowReader reader_;
   typename Pipe<Shape>::Place place_;
-  int fresh_ = 0;  // layer of the table that is free
   int turn_ = 0;
 };
 

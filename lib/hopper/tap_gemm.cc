@@ -68,7 +68,7 @@ BoxMap OutMap(const gpu::TapGemm& gemm, Stores stores) {
 
 // The tiles of a `gemm` in one form; `classes` are its pixels'.
 int64_t RowTiles(const gpu::TapGemm& gemm, const TileForm& form, const std::vector<PixelClass>& classes) {
-  if (form.source == Source::kRows) return CeilDiv(gemm.batch * gemm.nodes, form.rows);
+  if (form.source != Source::kBoxes) return CeilDiv(gemm.batch * gemm.nodes, form.rows);
   if (gemm.kind == gpu::Taps::kWindow) {
     int64_t most = 0;
     for (const PixelClass& pixels : classes) {
@@ -93,7 +93,7 @@ gpu::Status MakePlan(const gpu::TapGemm& gemm, const TileForm& form, TapPlan* pl
     plan->classes[i] = classes[i];
     KNNCONV_GPU_RETURN_IF_ERROR(Encode(PixelMapOf(gemm, classes[i], form.rows), &plan->source[i]));
   }
-  if (form.source == Source::kRows || gemm.kind == gpu::Taps::kWindow) return {};
+  if (form.source != Source::kBoxes || gemm.kind == gpu::Taps::kWindow) return {};
   return Encode(TableMap(gemm), &plan->source[0]);
 }
 

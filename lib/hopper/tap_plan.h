@@ -86,7 +86,7 @@ struct TapShape {
   // Two where nothing else runs on the multiprocessor while a tile is written.
   static constexpr bool kIsLargest = kSource == Source::kBoxes && kRows * kColumns == 128 * 256;
   static constexpr int kResults = kIsLargest ? 2 : 1, kResultBytes = kConsumers * 4 * kResults * kStoredRows * 128;
-  static constexpr int kTailBytes = 512, kRowBytes = kSource == Source::kRows ? 4096 : 0;
+  static constexpr int kTailBytes = 512, kRowBytes = kSource == Source::kRows ? 17472 : 0;
   static constexpr int kTeamAlignment = kTeams > 1 ? kAlignment : 16;
   static constexpr int kEndBytes =
       (kResultBytes + kTailBytes + kRowBytes + kTeamAlignment - 1) / kTeamAlignment * kTeamAlignment;
