@@ -1,10 +1,10 @@
 // How dinput's tiles of different nodes are cut where the taps of a cell, (node, slot), are added before the product,
 // and the rings between those who gather rows of g and those who add and multiply them.
 //
-// A *round* is one slot of a tile: of each node, up to kMostTaps taps of the slot; where there are more, or no more
-// lines, another round of the slot follows. A step is 64 channels of a round. Each consuming warpgroup has 64 nodes and
-// a ring of its own, whose stages hold the lines its nodes read in this step, one after the other, and where each
-// node's are. A second ring, of the slot's weights, is common to both.
+// A *round* is one slot of a tile: all taps of the slot that its nodes have. Where these are too many, several rounds
+// are of one slot. A step is 64 channels of a round. Each consuming warpgroup has 64 nodes and a ring of its own, whose
+// stages hold the lines its nodes read in this step, one after the other, and where each node's are. A second ring, of
+// the slots' weights, is common to both.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,8 @@ struct CellShape {
   static constexpr int kResults = 1, kSortedNodes = 0;
 
   static constexpr int kHalfRows = kRows / kConsumers;  // of a warpgroup
-  static constexpr int kMostTaps = 8;
+  static constexpr int kSlots = 4;  // that are sorted together
   using Reader = TapReader<kProducerThreads, 4>;
-  static_assert(kMostTaps <= Reader::kMostAhead);
   // On 100,000 random points a warpgroup's nodes have 64 taps of a slot, and more than this in a round of a thousand.
   static constexpr int kLines = 96;
   static constexpr int kStageBytes = kLines * 128 + kHalfRows * static_cast<int>(sizeof(LineSpan));
@@ -41,11 +40,19 @@ struct CellShape {
   static constexpr int kResultBytes = kConsumers * 4 * kStoredRows * 128;
 };
 
+// What a producing warp says of its taps of the slots that are sorted.
+struct SortNote {
+  uint32_t taps[2];  // of slots 0 and 1, 2 and 3: 16 bits each
+  int end;           // the slot behind the last that can be sorted now
+  bool more;         // taps follow
+};
+
 // Of the producers, in shared memory.
 template <typename Shape>
 struct CellTable {
-  int32_t source[2][Shape::kConsumers][Shape::kLines];  // of the lines, batch entries included, or -1; rounds take turns
-  int2 next[2][4];                                      // of each warp: its least slot, its taps of it; likewise
+  int32_t source[Shape::kSlots][Shape::kConsumers][Shape::kLines];  // of the lines, batch entries included, or -1
+  SortNote note[4];
+  int32_t least_slot[2][4];  // that each warp has next; publications take turns
   typename Shape::Reader::Room reader;
 };
 

@@ -55,6 +55,7 @@ class RowFeeder {
   KNNCONV_DEVICE int32_t NextSlot() {
     const bool by_column = plan_.gemm.kind == gpu::Taps::kColumns;
     for (; reader_.left() > 0; reader_.Advance(1)) {
+      reader_.Prepare(1);
       const int32_t slot = by_column ? reader_.at() : reader_.Slot(0);
       if (slot >= 0 && gpu::IsRow(reader_.Source(0), plan_.gemm.source_rows)) return slot;
     }

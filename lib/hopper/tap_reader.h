@@ -58,6 +58,7 @@ class TapReader {
   KNNCONV_DEVICE void Open(const TapList& list) {
     next_ = list;
     next_rounds_ = 0;
+#pragma unroll 1
     for (int block = 0; block < kBlocks; ++block) Request(next_, set_ ^ 1, block);
   }
 
@@ -90,12 +91,22 @@ class TapReader {
   KNNCONV_DEVICE int left() const { return list_.count - at_; }
   KNNCONV_DEVICE void Advance(int count) { at_ += count; }
 
-  // Of the entry `ahead` of the next one: below left() and kMostAhead.
-  KNNCONV_DEVICE int32_t Slot(int ahead) { return Entry(room_.slots, ahead); }
-  KNNCONV_DEVICE int32_t Source(int ahead) { return Entry(room_.sources, ahead); }
+  // Waits for the next `count` entries, or those left; kMostAhead at most.
+  KNNCONV_DEVICE void Prepare(int count) {
+    if (left() == 0 || (skew_ + at_ + min(count, left()) - 1) / kBlock < arrived_) return;
+    FillUp();
+    gpu::CommitCopies();
+    gpu::WaitForCopies<0>();
+    arrived_ = requested_;
+  }
+
+  // Of the entry `ahead` of the next one, for which Prepare has waited.
+  KNNCONV_DEVICE int32_t Slot(int ahead) const { return Entry(room_.slots, ahead); }
+  KNNCONV_DEVICE int32_t Source(int ahead) const { return Entry(room_.sources, ahead); }
 
  private:
   KNNCONV_DEVICE void FillUp() {
+#pragma unroll 1
     while (requested_ < (skew_ + at_) / kBlock + kBlocks) Request(list_, set_, requested_++);
   }
 
@@ -110,15 +121,9 @@ class TapReader {
     }
   }
 
-  KNNCONV_DEVICE int32_t Entry(const uint4 (&blocks)[2][kBlocks][kThreads], int ahead) {
-    const int place = skew_ + at_ + ahead, block = place / kBlock;
-    if (block >= arrived_) {
-      FillUp();
-      gpu::CommitCopies();
-      gpu::WaitForCopies<0>();
-      arrived_ = requested_;
-    }
-    return reinterpret_cast<const int32_t*>(&blocks[set_][block % kBlocks][thread_])[place % kBlock];
+  KNNCONV_DEVICE int32_t Entry(const uint4 (&blocks)[2][kBlocks][kThreads], int ahead) const {
+    const int place = skew_ + at_ + ahead;
+    return reinterpret_cast<const int32_t*>(&blocks[set_][place / kBlock % kBlocks][thread_])[place % kBlock];
   }
 
   const gpu::TapGemm& gemm_;
