@@ -61,8 +61,7 @@ class CellFeeder {
         if (Byte(batch.live, i) == 0) continue;
         const bool last = !batch.more && (i == Shape::kSlots - 1 || batch.live >> 8 * (i + 1) == 0);
         const LineSpan own{static_cast<uint8_t>(Byte(batch.first, i)), static_cast<uint8_t>(Byte(batch.count, i))};
-        LoadRound(tile, exists ? slot + i : gpu::kHole, table_.source[i][half_], own, Byte(batch.lines, i), last);
-        reader_.EndRound();
+        LoadRound(tile, exists ? slot + i : gpu::kHole, i, own, Byte(batch.lines, i), last);
         if (i == Shape::kSlots - 1) break;
       }
       if (!batch.more) return;
@@ -155,7 +154,8 @@ class CellFeeder {
       for (int j = 0; j < takes; ++j) {
         const int32_t source = reader_.Source(done + j);
         const bool is_row = gpu::IsRow(source, plan_.gemm.source_rows);
-        table_.source[i][half_][first + j] = is_row ? batch_rows + source : gpu::kHole;
+        const int line = first + j;
+        table_.source[i][half_][line % kLinesAtOnce][line / kLinesAtOnce] = is_row ? batch_rows + source : gpu::kHole;
       }
       done += takes;
       if (takes > 0) batch.first |= static_cast<uint32_t>(first) << 8 * i;
@@ -171,12 +171,14 @@ class CellFeeder {
     return static_cast<int>(table_.note[warp].taps[i / 2] >> 16 * (i % 2) & 0xffff);
   }
 
-  // Loads the steps of a round.
-  KNNCONV_DEVICE void LoadRound(const TapTile& tile, int slot, const int32_t* sources, LineSpan own, int lines,
-                                bool last) {
-    constexpr int kChunk = 8, kThreadsOfLine = kStepDepth / kChunk, kLinesAtOnce = Shape::kHalfRows / kThreadsOfLine;
+  // Loads the steps of a round, the lines of sorted slot `sorted`.
+  KNNCONV_DEVICE void LoadRound(const TapTile& tile, int slot, int sorted, LineSpan own, int lines, bool last) {
+    constexpr int kChunk = 8, kThreadsOfLine = kStepDepth / kChunk, kMost = Shape::kLines / kLinesAtOnce;
+    static_assert(kLinesAtOnce == Shape::kHalfRows / kThreadsOfLine && kLinesAtOnce % 8 == 0 && kMost % 4 == 0);
     const int row = thread_ % Shape::kHalfRows, chunk = row % kThreadsOfLine, lane = thread_ % 32;
+    const int first = row / kThreadsOfLine;
     const int64_t line_bytes = int64_t{plan_.gemm.depth} * 2;
+    const int32_t* const sources = table_.source[sorted][half_][first];
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       const int stage = place_.stage, channel = step * kStepDepth;
@@ -198,20 +200,25 @@ class CellFeeder {
       __syncwarp();
       if (lane == 0) pipe_.Full(stage).Arrive();
       const bool in_depth = channel + chunk * kChunk < plan_.gemm.depth;
-      const char* from = static_cast<const char*>(plan_.gemm.source) + (channel + chunk * kChunk) * 2;
-      const int first = row / kThreadsOfLine;  // lines 8 apart have the same swizzle
+      const char* const from = static_cast<const char*>(plan_.gemm.source) + (channel + chunk * kChunk) * 2;
+      // Lines 8 apart have the same swizzle.
       uint32_t to = SharedAddress(pipe_.Lines(stage)) + first * 128 + ((chunk ^ first % 8) << 4);
-      static_assert(kLinesAtOnce % 8 == 0);
-#pragma unroll 4
-      for (int line = first; line < lines; line += kLinesAtOnce) {
-        const int32_t source = sources[line];
-        const bool exists = in_depth && source >= 0;
-        CopyChunk(to, from + (exists ? source * line_bytes : 0), exists);
-        to += kLinesAtOnce * 128;
+#pragma unroll 1
+      for (int i = 0; i * kLinesAtOnce < lines; i += 4) {
+        const int4 four = *reinterpret_cast<const int4*>(sources + i);
+        const int32_t source[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (first + (i + j) * kLinesAtOnce >= lines) break;
+          const bool exists = in_depth && source[j] >= 0;
+          CopyChunk(to + j * kLinesAtOnce * 128, exists ? from + source[j] * line_bytes : plan_.gemm.source, exists);
+        }
+        to += 4 * kLinesAtOnce * 128;
       }
       pipe_.Full(stage).ArriveAfterCopies();
       place_.Advance();
     }
+    reader_.EndRound();
   }
 
   const TapPlan& plan_;

@@ -47,10 +47,13 @@ struct SortNote {
   bool more;         // taps follow
 };
 
+inline constexpr int kLinesAtOnce = 8;  // that a warpgroup's producers load
+
 // Of the producers, in shared memory.
 template <typename Shape>
 struct CellTable {
-  int32_t source[Shape::kSlots][Shape::kConsumers][Shape::kLines];  // of the lines, batch entries included, or -1
+  // The source rows of lines, batch entries included, or -1: those of one loading thread together.
+  int32_t source[Shape::kSlots][Shape::kConsumers][kLinesAtOnce][Shape::kLines / kLinesAtOnce];
   SortNote note[4];
   int32_t least_slot[2][4];  // that each warp has next; publications take turns
   typename Shape::Reader::Room reader;

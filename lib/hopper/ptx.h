@@ -150,6 +150,11 @@ KNNCONV_DEVICE void CopyChunk(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
 
+// The same for the first `bytes` of 16, from 1 to 16; the others become zeros and are not read.
+KNNCONV_DEVICE void CopyPart(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
 // All threads of `threads`, a multiple of 32, meet at barrier `id` (1 to 15; 0 is __syncthreads).
 KNNCONV_DEVICE void SyncThreads(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

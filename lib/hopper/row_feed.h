@@ -2,7 +2,8 @@
 //
 // Each thread walks over the list of taps of one row of the tile. The least slot that a row has next makes a layer:
 // rows with that slot give their tap, the others zeros, and the tile is multiplied with the slot's weight once. A node
-// with several taps of a slot takes as many layers; where slots are columns, layers are columns. Slots ascend.
+// with several taps of a slot takes as many layers; where slots are columns, layers are columns. Slots ascend. A few
+// layers are laid out at a time: what bounds this warpgroup is the latency of its own instructions.
 #pragma once
 
 #include <climits>
@@ -18,10 +19,17 @@ namespace knnconv::hopper {
 
 using RowReader = TapReader<128, 2>;
 
-// Of the producers, in shared memory; layers take turns.
+inline constexpr int kLayers = 4;  // that are laid out at a time
+static_assert(kLayers <= RowReader::kMostAhead);
+
+// Of the producers, in shared memory: layers that are laid out, those before them, of which the last may have to be
+// loaded, and those before these, which threads may still be loading.
 struct RowTable {
-  int32_t source[2][kBoxRows];  // the source row of each row of the tile, batch entries included, or -1
-  int32_t least_slot[2][4];     // of each warp's rows
+  // The source row of each row of the tile, batch entries included, or -1: rows of one loading thread together.
+  int32_t source[3][kLayers][16][kBoxRows / 16];
+  int32_t slot[3][kLayers];
+  uint32_t live[3][4];       // of each warp's rows, a bit for each layer in which one has a tap
+  int32_t least_slot[2][4];  // of each warp's rows; calls take turns
   RowReader::Room reader;
 };
 
@@ -39,7 +47,7 @@ class RowFeeder {
     reader_.Open(Next(0));
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
       reader_.Enter();
-      Feed(walk_.Tile(turn), Next(turn + 1));  // whose loads are under way in the first round
+      Feed(walk_.Tile(turn), Next(turn + 1));  // whose loads are under way while the first layers are laid out
     }
     gpu::WaitForCopies<0>();
   }
@@ -47,16 +55,87 @@ class RowFeeder {
  private:
   static constexpr int kBarrier = 1;  // of the producers
 
+  // Layers that were laid out.
+  struct Layout {
+    uint32_t live;  // a bit for each that has taps
+    bool ends;      // none follow
+  };
+
+  // A layer that waits to know whether it is the tile's last.
+  struct Held {
+    int part, layer, slot;
+  };
+
   KNNCONV_DEVICE TapList Next(int64_t turn) const {
     return walk_.Has(turn) ? ListOf(plan_.gemm, walk_.Tile(turn).row_tile * Shape::kRows + thread_) : TapList{};
   }
 
+  KNNCONV_DEVICE void Feed(const TapTile& tile, const TapList& next) {
+    const bool by_column = plan_.gemm.kind == gpu::Taps::kColumns;
+    Held held{0, 0, gpu::kHole};  // a tile without taps has one layer, of zeros
+    alive_ = false;
+    for (int column = 0;; column += kLayers) {
+      part_ = part_ == 2 ? 0 : part_ + 1;
+      const Layout layout = by_column ? LayOutColumns(column) : LayOutLists();
+      if (column == 0) reader_.Open(next);
+#pragma unroll 1
+      for (uint32_t live = layout.live; live != 0; live &= live - 1) {
+        if (held.slot >= 0) LoadLayer(tile, held, false);
+        const int layer = __ffs(static_cast<int>(live)) - 1;
+        held = {part_, layer, by_column ? column + layer : table_.slot[part_][layer]};
+      }
+      if (layout.ends) break;
+    }
+    LoadLayer(tile, held, true);
+  }
+
+  // The thread's row in a layer.
+  KNNCONV_DEVICE int32_t& RowOf(int layer) const { return table_.source[part_][layer][thread_ % 16][thread_ / 16]; }
+
+  KNNCONV_DEVICE Layout LayOutColumns(int column) {
+    reader_.Prepare(kLayers);
+    const int32_t batch_rows = reader_.list().batch_rows;
+    uint32_t live = 0;
+#pragma unroll
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const int32_t source = layer < reader_.left() ? reader_.Source(layer) : gpu::kHole;
+      const bool is_row = gpu::IsRow(source, plan_.gemm.source_rows);
+      RowOf(layer) = is_row ? batch_rows + source : gpu::kHole;
+      alive_ |= is_row;
+      if (__any_sync(kAllLanes, is_row)) live |= 1u << layer;
+    }
+    reader_.Advance(min(kLayers, reader_.left()));
+    uint32_t(&parts)[4] = table_.live[part_];
+    if (thread_ % 32 == 0) parts[thread_ / 32] = live;
+    SyncThreads(kBarrier, 128);
+    return {parts[0] | parts[1] | parts[2] | parts[3], column + kLayers >= plan_.gemm.table.columns};
+  }
+
+  KNNCONV_DEVICE Layout LayOutLists() {
+    Layout layout{0, false};
+#pragma unroll 1
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const int32_t own_slot = NextSlot();
+      __syncwarp();
+      const int32_t slot = LeastSlot(own_slot);
+      layout.ends = slot >= plan_.gemm.slots;
+      if (layout.ends) break;
+      const bool takes = own_slot == slot;
+      RowOf(layer) = takes ? reader_.list().batch_rows + reader_.Source(0) : gpu::kHole;
+      if (takes) reader_.Advance(1);
+      if (thread_ == 0) table_.slot[part_][layer] = slot;
+      alive_ |= takes;
+      layout.live |= 1u << layer;
+    }
+    SyncThreads(kBarrier, 128);
+    return layout;
+  }
+
   // The slot of the row's next tap, past holes; beyond all slots where there is none.
   KNNCONV_DEVICE int32_t NextSlot() {
-    const bool by_column = plan_.gemm.kind == gpu::Taps::kColumns;
     for (; reader_.left() > 0; reader_.Advance(1)) {
       reader_.Prepare(1);
-      const int32_t slot = by_column ? reader_.at() : reader_.Slot(0);
+      const int32_t slot = reader_.Slot(0);
       if (slot >= 0 && gpu::IsRow(reader_.Source(0), plan_.gemm.source_rows)) return slot;
     }
     return INT_MAX;
@@ -72,66 +151,50 @@ class RowFeeder {
     return min(min(least[0], least[1]), min(least[2], least[3]));
   }
 
-  KNNCONV_DEVICE void Feed(const TapTile& tile, const TapList& next) {
-    bool alive = false;
-    // The last layer found waits to know whether it is the tile's last. A tile without taps has one, of zeros.
-    int held_slot = gpu::kHole;
-    for (int layer = 0;; ++layer) {
-      const int32_t own_slot = NextSlot();
-      __syncwarp();
-      const int32_t slot = LeastSlot(own_slot);
-      const bool ends = slot >= plan_.gemm.slots;
-      if (ends || layer > 0) LoadLayer(tile, held_slot, ends, alive);
-      if (layer == 0) reader_.Open(next);
-      if (ends) return;
-      const bool takes = own_slot == slot;
-      table_.source[turn_][thread_] = takes ? reader_.list().batch_rows + reader_.Source(0) : gpu::kHole;
-      if (takes) reader_.Advance(1);
-      alive |= takes;
-      held_slot = slot;
-      reader_.EndRound();
-    }
-  }
-
-  // Loads the steps of the layer before this turn; zeros if its slot is a hole.
-  KNNCONV_DEVICE void LoadLayer(const TapTile& tile, int slot, bool last, bool alive) {
+  // Loads the steps of a layer; zeros if its slot is a hole.
+  KNNCONV_DEVICE void LoadLayer(const TapTile& tile, const Held& held, bool last) {
     constexpr int kChunk = 8, kThreadsOfRow = kStepDepth / kChunk, kRowsAtOnce = 128 / kThreadsOfRow;
+    constexpr int kRowsOfThread = kBoxRows / kRowsAtOnce;
+    static_assert(kRowsAtOnce == 16 && kRowsOfThread == 8);
     const int chunk = thread_ % kThreadsOfRow, first = thread_ / kThreadsOfRow;
-    const char* from[kBoxRows / kRowsAtOnce];
-#pragma unroll
-    for (int i = 0; i < kBoxRows / kRowsAtOnce; ++i) {
-      const int64_t source = slot < 0 ? gpu::kHole : table_.source[turn_ ^ 1][first + i * kRowsAtOnce];
-      const int64_t element = source * plan_.gemm.depth + chunk * kChunk;
-      from[i] = source < 0 ? nullptr : static_cast<const char*>(plan_.gemm.source) + element * 2;
-    }
+    const int64_t row_bytes = int64_t{plan_.gemm.depth} * 2;
+    union {
+      int4 four[kRowsOfThread / 4];
+      int32_t one[kRowsOfThread];
+    } source;
+    const int4* const rows = reinterpret_cast<const int4*>(table_.source[held.part][held.layer][first]);
+    source.four[0] = rows[0];
+    source.four[1] = rows[1];
+#pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       const int stage = place_.stage, channel = step * kStepDepth;
       const bool ends = last && step == steps_ - 1;
       pipe_.Empty(stage).Wait(place_.parity ^ 1);
       if (ends) {
         const uint32_t unwritten = __ballot_sync(kAllLanes, reader_.list().hub);
-        const uint32_t dead = __ballot_sync(kAllLanes, plan_.gemm.zero_empty_rows && !alive);
+        const uint32_t dead = __ballot_sync(kAllLanes, plan_.gemm.zero_empty_rows && !alive_);
         if (thread_ % 32 == 0) pipe_.Marks(stage, thread_ / 32) = {unwritten, dead};
       }
       if (thread_ == 0) {
         pipe_.Note(stage) = StepNote{ends, false, 0, 0}.Pack();
         pipe_.Full(stage).ArriveExpecting(Shape::kBytesB);
-        LoadWeights<Shape>(plan_, pipe_.B(stage), &pipe_.Full(stage), tile.first_column, channel, slot);
+        LoadWeights<Shape>(plan_, pipe_.B(stage), &pipe_.Full(stage), tile.first_column, channel, held.slot);
       } else if (thread_ % 32 == 0) {
         pipe_.Full(stage).Arrive();
       }
-      const bool in_depth = channel + chunk * kChunk < plan_.gemm.depth;
-      const uint32_t to = SharedAddress(pipe_.A(stage));
+      const bool in_depth = held.slot >= 0 && channel + chunk * kChunk < plan_.gemm.depth;
+      const char* const from = static_cast<const char*>(plan_.gemm.source) + (channel + chunk * kChunk) * 2;
+      // Rows 8 apart have the same swizzle.
+      const uint32_t to = SharedAddress(pipe_.A(stage)) + first * 128 + ((chunk ^ first % 8) << 4);
 #pragma unroll
-      for (int i = 0; i < kBoxRows / kRowsAtOnce; ++i) {
-        const int line = first + i * kRowsAtOnce;
-        const bool exists = in_depth && from[i] != nullptr;
-        const void* chunk_from = exists ? from[i] + channel * 2 : plan_.gemm.source;
-        CopyChunk(to + line * 128 + ((chunk ^ line % 8) << 4), chunk_from, exists);
+      for (int i = 0; i < kRowsOfThread; ++i) {
+        const bool exists = in_depth && source.one[i] >= 0;
+        CopyChunk(to + i * kRowsAtOnce * 128, exists ? from + source.one[i] * row_bytes : plan_.gemm.source, exists);
       }
       pipe_.Full(stage).ArriveAfterCopies();
       place_.Advance();
     }
+    reader_.EndRound();
   }
 
   const TapPlan& plan_;
@@ -141,6 +204,8 @@ class RowFeeder {
   const int thread_, steps_;
   RowReader reader_;
   typename Pipe<Shape>::Place place_;
+  bool alive_ = false;  // whether the thread's row has taps
+  int part_ = 0;        // of the table
   int turn_ = 0;
 };
 

@@ -9,6 +9,7 @@
 
 #include "gpu/async_copy.h"
 #include "gpu/tap_layers.h"
+#include "hopper/ptx.h"
 #include "hopper/tap_plan.h"
 
 namespace knnconv::hopper {
@@ -66,8 +67,8 @@ class TapReader {
   KNNCONV_DEVICE void Enter() {
     list_ = next_;
     set_ ^= 1;
-    at_ = 0;
-    skew_ = static_cast<int>(list_.begin % kBlock);
+    place_ = Skew(list_);
+    end_ = place_ + list_.count;
     requested_ = kBlocks;
     arrived_ = next_rounds_ > kDelay ? kBlocks : 0;
     earlier_[0] = earlier_[1] = earlier_[2] = arrived_;
@@ -87,13 +88,12 @@ class TapReader {
   }
 
   KNNCONV_DEVICE const TapList& list() const { return list_; }
-  KNNCONV_DEVICE int at() const { return at_; }
-  KNNCONV_DEVICE int left() const { return list_.count - at_; }
-  KNNCONV_DEVICE void Advance(int count) { at_ += count; }
+  KNNCONV_DEVICE int left() const { return end_ - place_; }
+  KNNCONV_DEVICE void Advance(int count) { place_ += count; }
 
   // Waits for the next `count` entries, or those left; kMostAhead at most.
   KNNCONV_DEVICE void Prepare(int count) {
-    if (left() == 0 || (skew_ + at_ + min(count, left()) - 1) / kBlock < arrived_) return;
+    if (left() == 0 || (min(place_ + count, end_) - 1) / kBlock < arrived_) return;
     FillUp();
     gpu::CommitCopies();
     gpu::WaitForCopies<0>();
@@ -105,24 +105,27 @@ class TapReader {
   KNNCONV_DEVICE int32_t Source(int ahead) const { return Entry(room_.sources, ahead); }
 
  private:
+  // Entries before the list in its first block.
+  KNNCONV_DEVICE static int Skew(const TapList& list) { return static_cast<int>(list.begin) & (kBlock - 1); }
+
   KNNCONV_DEVICE void FillUp() {
 #pragma unroll 1
-    while (requested_ < (skew_ + at_) / kBlock + kBlocks) Request(list_, set_, requested_++);
+    while (requested_ < place_ / kBlock + kBlocks) Request(list_, set_, requested_++);
   }
 
   KNNCONV_DEVICE void Request(const TapList& list, int set, int block) const {
-    const int skew = static_cast<int>(list.begin % kBlock), left = skew + list.count - block * kBlock;
+    const int skew = Skew(list), left = skew + list.count - block * kBlock;
     if (left <= 0 || list.count == 0) return;
     const int64_t from = list.begin - skew + block * kBlock;
     const int bytes = min(left, kBlock) * static_cast<int>(sizeof(int32_t)), place = block % kBlocks;
-    gpu::CopyAsyncPart(&room_.sources[set][place][thread_], gemm_.table.sources + from, bytes);
+    CopyPart(SharedAddress(&room_.sources[set][place][thread_]), gemm_.table.sources + from, bytes);
     if (gemm_.kind != gpu::Taps::kColumns) {
-      gpu::CopyAsyncPart(&room_.slots[set][place][thread_], gemm_.table.slots + from, bytes);
+      CopyPart(SharedAddress(&room_.slots[set][place][thread_]), gemm_.table.slots + from, bytes);
     }
   }
 
   KNNCONV_DEVICE int32_t Entry(const uint4 (&blocks)[2][kBlocks][kThreads], int ahead) const {
-    const int place = skew_ + at_ + ahead;
+    const auto place = static_cast<uint32_t>(place_ + ahead);
     return reinterpret_cast<const int32_t*>(&blocks[set_][place / kBlock % kBlocks][thread_])[place % kBlock];
   }
 
@@ -131,7 +134,7 @@ class TapReader {
   const int thread_;
   TapList list_{}, next_{};
   int set_ = 0;
-  int at_ = 0, skew_ = 0;
+  int place_ = 0, end_ = 0;          // entries, those before the list in its first block included
   int requested_ = 0, arrived_ = 0;  // blocks of the list
   int earlier_[3] = {};              // that were requested when earlier rounds ended
   int next_rounds_ = 0;              // since the next list was opened
