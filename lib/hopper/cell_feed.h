@@ -82,24 +82,30 @@ class CellFeeder {
   // Gives lines to the nodes' taps of slots [first_slot, first_slot + kSlots), or fewer slots where a thread does not
   // see its taps of all of them. The last slot's lines may be fewer than its taps; then more of it follow.
   KNNCONV_DEVICE Batch Sort(int32_t first_slot) {
-    constexpr int kSlots = Shape::kSlots, kSeen = Shape::Reader::kMostAhead;
-    static_assert(kSlots == 4 && kSeen * Shape::kHalfRows < 1 << 16);
+    constexpr int kSlots = Shape::kSlots, kWindow = Shape::Reader::kWindow, kMostLine = 128;
+    static_assert(kSlots == 4 && kWindow * Shape::kHalfRows < 1 << 16);
+    static_assert(Shape::kLines <= kMostLine && kMostLine + kWindow < 256);
     const int lane = thread_ % 32;
-    reader_.Prepare(kSeen);
-    const int seen = min(reader_.left(), kSeen);
-    uint32_t own[2] = {0, 0};
-    int taps = 0, end = kSlots, last = 0;
-#pragma unroll 1
-    for (; taps < seen; ++taps) {
-      const int slot = reader_.Slot(taps) - first_slot;
-      if (slot >= kSlots) break;
-      own[slot / 2] += 1u << 16 * (slot % 2);
-      last = slot;
+    reader_.Prepare(kWindow);
+    const int begin = reader_.first(), seen_end = reader_.end();
+    uint32_t own = 0;  // taps of each slot, a byte each
+    int end = kSlots;
+#pragma unroll
+    for (int block = 0; block < kWindow / 4; ++block) {
+      const int4 four = reader_.Slots(block);
+      const int32_t slots[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = 4 * block + j;
+        const auto slot = static_cast<uint32_t>(slots[j] - first_slot);
+        if (at >= begin && at < seen_end && slot < kSlots) own += 1u << 8 * slot;
+      }
+      if (block == kWindow / 4 - 1 && begin + reader_.left() > kWindow) end = min(kSlots, slots[3] - first_slot + 1);
     }
-    if (taps == seen && seen < reader_.left()) end = last + 1;
-    __syncwarp();
+    const int own_taps = Byte(own, 0) + Byte(own, 1) + Byte(own, 2) + Byte(own, 3);
 
-    uint32_t sum[2] = {own[0], own[1]};
+    const uint32_t pairs[2] = {(own & 0xff) | (own & 0xff00) << 8, (own >> 16 & 0xff) | (own >> 24) << 16};
+    uint32_t sum[2] = {pairs[0], pairs[1]};
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
 #pragma unroll
@@ -109,66 +115,68 @@ class CellFeeder {
       }
     }
     const int warp_end = __reduce_min_sync(kAllLanes, end);
-    const bool warp_more = __any_sync(kAllLanes, taps < reader_.left());
+    const bool warp_more = __any_sync(kAllLanes, own_taps < reader_.left());
     if (lane == 31) table_.note[thread_ / 32] = {{sum[0], sum[1]}, warp_end, warp_more};
     SyncThreads(kBarrier, 128);
 
     Batch batch{0, 0, 0, 0, false};
-    uint32_t lines[2] = {0, 0};
     end = kSlots;
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       end = min(end, table_.note[w].end);
       batch.more |= table_.note[w].more;
     }
+    uint32_t next_line = 0;
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) {
-      bool is_live = false, is_full = false;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int all = TapsOf(2 * half, i) + TapsOf(2 * half + 1, i);
-        is_live |= all > 0;
-        is_full |= all > Shape::kLines;
-        if (half == half_) lines[i / 2] |= static_cast<uint32_t>(min(all, Shape::kLines)) << 16 * (i % 2);
-      }
       if (i >= end) break;
-      if (is_live) batch.live |= 1u << 8 * i;
-      batch.lines |= (lines[i / 2] >> 16 * (i % 2) & 0xff) << 8 * i;
-      if (is_full) {
+      const int lower = TapsOf(0, i) + TapsOf(1, i), upper = TapsOf(2, i) + TapsOf(3, i);
+      const int lines = min(half_ == 0 ? lower : upper, Shape::kLines);
+      const int before = (thread_ % Shape::kHalfRows >= 32 ? TapsOf(2 * half_, i) : 0) + Half(sum, i) - Half(pairs, i);
+      const int first = min(before, kMostLine), count = max(0, min(Byte(own, i), Shape::kLines - first));
+      next_line |= static_cast<uint32_t>(first) << 8 * i;
+      batch.count |= static_cast<uint32_t>(count) << 8 * i;
+      batch.lines |= static_cast<uint32_t>(lines) << 8 * i;
+      if (lower + upper > 0) batch.live |= 1u << 8 * i;
+      if (max(lower, upper) > Shape::kLines) {
         end = i + 1;
         batch.more = true;
       }
     }
+    batch.first = next_line;
 
-    int done = 0;
     const int32_t batch_rows = reader_.list().batch_rows;
-    const bool is_odd = thread_ % Shape::kHalfRows >= 32;
 #pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
-      if (i >= end) break;
-      const int count = static_cast<int>(own[i / 2] >> 16 * (i % 2) & 0xffff);
-      const int before = is_odd ? TapsOf(2 * half_, i) : 0;
-      const int first = before + static_cast<int>(sum[i / 2] >> 16 * (i % 2) & 0xffff) - count;
-      const int takes = max(0, min(count, Shape::kLines - first));
-#pragma unroll 1
-      for (int j = 0; j < takes; ++j) {
-        const int32_t source = reader_.Source(done + j);
-        const bool is_row = gpu::IsRow(source, plan_.gemm.source_rows);
-        const int line = first + j;
-        table_.source[i][half_][line % kLinesAtOnce][line / kLinesAtOnce] = is_row ? batch_rows + source : gpu::kHole;
+    for (int block = 0; block < kWindow / 4; ++block) {
+      if (4 * block >= begin + own_taps) break;
+      const int4 slots = reader_.Slots(block), sources = reader_.Sources(block);
+      const int32_t slot_of[4] = {slots.x, slots.y, slots.z, slots.w};
+      const int32_t source_of[4] = {sources.x, sources.y, sources.z, sources.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = 4 * block + j, slot = slot_of[j] - first_slot;
+        if (at < begin || at >= seen_end || slot >= end) continue;
+        const int line = Byte(next_line, slot);
+        next_line += 1u << 8 * slot;
+        if (line >= Shape::kLines) continue;
+        const bool is_row = gpu::IsRow(source_of[j], plan_.gemm.source_rows);
+        table_.source[slot][half_][line % kLinesAtOnce][line / kLinesAtOnce] =
+            is_row ? batch_rows + source_of[j] : gpu::kHole;
       }
-      done += takes;
-      if (takes > 0) batch.first |= static_cast<uint32_t>(first) << 8 * i;
-      batch.count |= static_cast<uint32_t>(takes) << 8 * i;
     }
-    reader_.Advance(done);
+    reader_.Advance(Byte(batch.count, 0) + Byte(batch.count, 1) + Byte(batch.count, 2) + Byte(batch.count, 3));
     PublishNextSlot();
     return batch;
   }
 
+  // One of 16-bit numbers, in pairs.
+  KNNCONV_DEVICE static int Half(const uint32_t (&pairs)[2], int at) {
+    return static_cast<int>(pairs[at / 2] >> 16 * (at % 2) & 0xffff);
+  }
+
   // Taps that a warp has of slot i of those that are sorted.
   KNNCONV_DEVICE int TapsOf(int warp, int i) const {
-    return static_cast<int>(table_.note[warp].taps[i / 2] >> 16 * (i % 2) & 0xffff);
+    return Half(table_.note[warp].taps, i);
   }
 
   // Loads the steps of a round, the lines of sorted slot `sorted`.
@@ -177,7 +185,7 @@ class CellFeeder {
     static_assert(kLinesAtOnce == Shape::kHalfRows / kThreadsOfLine && kLinesAtOnce % 8 == 0 && kMost % 4 == 0);
     const int row = thread_ % Shape::kHalfRows, chunk = row % kThreadsOfLine, lane = thread_ % 32;
     const int first = row / kThreadsOfLine;
-    const int64_t line_bytes = int64_t{plan_.gemm.depth} * 2;
+    const int32_t line_bytes = plan_.gemm.depth * 2;
     const int32_t* const sources = table_.source[sorted][half_][first];
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
@@ -211,7 +219,7 @@ class CellFeeder {
         for (int j = 0; j < 4; ++j) {
           if (first + (i + j) * kLinesAtOnce >= lines) break;
           const bool exists = in_depth && source[j] >= 0;
-          CopyChunk(to + j * kLinesAtOnce * 128, exists ? from + source[j] * line_bytes : plan_.gemm.source, exists);
+          CopyChunk(to + j * kLinesAtOnce * 128, from + int64_t{source[j]} * line_bytes, exists);
         }
         to += 4 * kLinesAtOnce * 128;
       }

@@ -145,7 +145,8 @@ KNNCONV_DEVICE void WaitForStoresToRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Copies 16 bytes to shared memory at address `to`, or writes zeros there where `exists` is false and reads nothing.
+// Copies 16 bytes to shared memory at address `to`, or writes zeros there where `exists` is false and reads nothing,
+// wherever `from` points.
 KNNCONV_DEVICE void CopyChunk(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }

@@ -157,7 +157,7 @@ class RowFeeder {
     constexpr int kRowsOfThread = kBoxRows / kRowsAtOnce;
     static_assert(kRowsAtOnce == 16 && kRowsOfThread == 8);
     const int chunk = thread_ % kThreadsOfRow, first = thread_ / kThreadsOfRow;
-    const int64_t row_bytes = int64_t{plan_.gemm.depth} * 2;
+    const int32_t row_bytes = plan_.gemm.depth * 2;
     union {
       int4 four[kRowsOfThread / 4];
       int32_t one[kRowsOfThread];
@@ -189,7 +189,7 @@ class RowFeeder {
 #pragma unroll
       for (int i = 0; i < kRowsOfThread; ++i) {
         const bool exists = in_depth && source.one[i] >= 0;
-        CopyChunk(to + i * kRowsAtOnce * 128, exists ? from + source.one[i] * row_bytes : plan_.gemm.source, exists);
+        CopyChunk(to + i * kRowsAtOnce * 128, from + int64_t{source.one[i]} * row_bytes, exists);
       }
       pipe_.Full(stage).ArriveAfterCopies();
       place_.Advance();

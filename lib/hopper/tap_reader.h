@@ -46,10 +46,11 @@ class TapReader {
   static constexpr int kDelay = 3;  // rounds after which copies are waited for
 
  public:
-  static constexpr int kMostAhead = kBlock * (kBlocks - 1) + 1;  // entries that can be looked at
+  static constexpr int kWindow = kBlock * kBlocks;             // entries in shared memory
+  static constexpr int kMostAhead = kWindow - (kBlock - 1);    // entries, the next one's included, that surely are
 
   struct Room {
-    uint4 sources[2][kBlocks][kThreads], slots[2][kBlocks][kThreads];  // of the list that is read, and of the next one
+    int4 sources[2][kBlocks][kThreads], slots[2][kBlocks][kThreads];  // of the list that is read, and of the next one
   };
 
   KNNCONV_DEVICE TapReader(const gpu::TapGemm& gemm, Room& room, int thread)
@@ -91,7 +92,12 @@ class TapReader {
   KNNCONV_DEVICE int left() const { return end_ - place_; }
   KNNCONV_DEVICE void Advance(int count) { place_ += count; }
 
-  // Waits for the next `count` entries, or those left; kMostAhead at most.
+  // The next entry's place in the window: kWindow entries, the first of them at a multiple of 16 bytes in memory.
+  KNNCONV_DEVICE int first() const { return place_ % kBlock; }
+  // Behind the list's last entry in the window.
+  KNNCONV_DEVICE int end() const { return min(end_ - (place_ - first()), kWindow); }
+
+  // Waits for the next `count` entries, or those left; kMostAhead at most, or all of the window.
   KNNCONV_DEVICE void Prepare(int count) {
     if (left() == 0 || (min(place_ + count, end_) - 1) / kBlock < arrived_) return;
     FillUp();
@@ -103,6 +109,10 @@ class TapReader {
   // Of the entry `ahead` of the next one, for which Prepare has waited.
   KNNCONV_DEVICE int32_t Slot(int ahead) const { return Entry(room_.slots, ahead); }
   KNNCONV_DEVICE int32_t Source(int ahead) const { return Entry(room_.sources, ahead); }
+
+  // Of four entries of the window, from 4 * `block` on.
+  KNNCONV_DEVICE int4 Slots(int block) const { return Block(room_.slots, block); }
+  KNNCONV_DEVICE int4 Sources(int block) const { return Block(room_.sources, block); }
 
  private:
   // Entries before the list in its first block.
@@ -124,7 +134,11 @@ class TapReader {
     }
   }
 
-  KNNCONV_DEVICE int32_t Entry(const uint4 (&blocks)[2][kBlocks][kThreads], int ahead) const {
+  KNNCONV_DEVICE int4 Block(const int4 (&blocks)[2][kBlocks][kThreads], int block) const {
+    return blocks[set_][(static_cast<uint32_t>(place_) / kBlock + block) % kBlocks][thread_];
+  }
+
+  KNNCONV_DEVICE int32_t Entry(const int4 (&blocks)[2][kBlocks][kThreads], int ahead) const {
     const auto place = static_cast<uint32_t>(place_ + ahead);
     return reinterpret_cast<const int32_t*>(&blocks[set_][place / kBlock % kBlocks][thread_])[place % kBlock];
   }
@@ -134,7 +148,7 @@ class TapReader {
   const int thread_;
   TapList list_{}, next_{};
   int set_ = 0;
-  int place_ = 0, end_ = 0;          // entries, those before the list in its first block included
+  int place_ = 0, end_ = 0;          // entries: the next one and behind the last, with those before the list in its first block
   int requested_ = 0, arrived_ = 0;  // blocks of the list
   int earlier_[3] = {};              // that were requested when earlier rounds ended
   int next_rounds_ = 0;              // since the next list was opened
