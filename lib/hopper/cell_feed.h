@@ -146,23 +146,14 @@ class CellFeeder {
     batch.first = next_line;
 
     const int32_t batch_rows = reader_.list().batch_rows;
-#pragma unroll
-    for (int block = 0; block < kWindow / 4; ++block) {
-      if (4 * block >= begin + own_taps) break;
-      const int4 slots = reader_.Slots(block), sources = reader_.Sources(block);
-      const int32_t slot_of[4] = {slots.x, slots.y, slots.z, slots.w};
-      const int32_t source_of[4] = {sources.x, sources.y, sources.z, sources.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int at = 4 * block + j, slot = slot_of[j] - first_slot;
-        if (at < begin || at >= seen_end || slot >= end) continue;
-        const int line = Byte(next_line, slot);
-        next_line += 1u << 8 * slot;
-        if (line >= Shape::kLines) continue;
-        const bool is_row = gpu::IsRow(source_of[j], plan_.gemm.source_rows);
-        table_.source[slot][half_][line % kLinesAtOnce][line / kLinesAtOnce] =
-            is_row ? batch_rows + source_of[j] : gpu::kHole;
-      }
+#pragma unroll 1
+    for (int i = 0; i < own_taps; ++i) {
+      const int slot = reader_.Slot(i) - first_slot;
+      if (slot >= end) break;
+      const int line = Byte(next_line, slot);
+      next_line += 1u << 8 * slot;
+      if (line >= Shape::kLines) continue;
+      table_.source[slot][half_][line % kLinesAtOnce][line / kLinesAtOnce] = batch_rows + reader_.Source(i);
     }
     reader_.Advance(Byte(batch.count, 0) + Byte(batch.count, 1) + Byte(batch.count, 2) + Byte(batch.count, 3));
     PublishNextSlot();
@@ -216,10 +207,9 @@ class CellFeeder {
         const int4 four = *reinterpret_cast<const int4*>(sources + i);
         const int32_t source[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if (first + (i + j) * kLinesAtOnce >= lines) break;
-          const bool exists = in_depth && source[j] >= 0;
-          CopyChunk(to + j * kLinesAtOnce * 128, from + int64_t{source[j]} * line_bytes, exists);
+        for (int j = 0; j < 4; ++j) {  // lines behind the last are zeros that nobody reads
+          const bool exists = in_depth && first + (i + j) * kLinesAtOnce < lines;
+          CopyChunk(to + j * kLinesAtOnce * 128, RowAt(from, source[j], line_bytes), exists);
         }
         to += 4 * kLinesAtOnce * 128;
       }

@@ -52,7 +52,7 @@ inline constexpr int kLinesAtOnce = 8;  // that a warpgroup's producers load
 // Of the producers, in shared memory.
 template <typename Shape>
 struct CellTable {
-  // The source rows of lines, batch entries included, or -1: those of one loading thread together.
+  // The source rows of lines, batch entries included: those of one loading thread together.
   int32_t source[Shape::kSlots][Shape::kConsumers][kLinesAtOnce][Shape::kLines / kLinesAtOnce];
   SortNote note[4];
   int32_t least_slot[2][4];  // that each warp has next; publications take turns

@@ -156,6 +156,13 @@ KNNCONV_DEVICE void CopyPart(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
+// The address of a row, in one instruction: left to itself, the compiler multiplies 64 bits by 64.
+KNNCONV_DEVICE const char* RowAt(const char* rows, int32_t row, int32_t row_bytes) {
+  const char* at;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(at) : "r"(row), "r"(row_bytes), "l"(rows));
+  return at;
+}
+
 // All threads of `threads`, a multiple of 32, meet at barrier `id` (1 to 15; 0 is __syncthreads).
 KNNCONV_DEVICE void SyncThreads(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

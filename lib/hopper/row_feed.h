@@ -189,7 +189,7 @@ class RowFeeder {
 #pragma unroll
       for (int i = 0; i < kRowsOfThread; ++i) {
         const bool exists = in_depth && source.one[i] >= 0;
-        CopyChunk(to + i * kRowsAtOnce * 128, from + int64_t{source.one[i]} * row_bytes, exists);
+        CopyChunk(to + i * kRowsAtOnce * 128, RowAt(from, source.one[i], row_bytes), exists);
       }
       pipe_.Full(stage).ArriveAfterCopies();
       place_.Advance();
