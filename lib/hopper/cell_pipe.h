@@ -36,7 +36,8 @@ struct CellShape {
   // On 100,000 random points a warpgroup's nodes have 64 taps of a slot, and more than this in a round of a thousand.
   static constexpr int kLines = 96;
   static constexpr int kStageBytes = kLines * 128 + kHalfRows * static_cast<int>(sizeof(LineSpan));
-  static constexpr int kBytesB = kColumns * kStepDepth * 2, kWeightStages = kColumns == 64 ? 5 : kColumns == 128 ? 4 : 3;
+  static constexpr int kBytesB = kColumns * kStepDepth * 2;
+  static constexpr int kWeightStages = kColumns == 64 ? 5 : kColumns == 128 ? 4 : 3;
   static constexpr int kResultBytes = kConsumers * 4 * kStoredRows * 128;
 };
 

@@ -19,8 +19,8 @@ enum class Source {
 };
 
 // A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns. kRows and
-// kCells: 128 rows and 64, 128 or 256 columns; for tables alone. resident: all weights stay in shared memory; kBoxes, 128
-// rows and 64 columns, where CanStay.
+// kCells: 128 rows and 64, 128 or 256 columns; for tables alone. resident: all weights stay in shared memory; kBoxes,
+// 128 rows and 64 columns, where CanStay.
 struct TileForm {
   Source source;
   int rows, columns;

@@ -39,7 +39,8 @@ KNNCONV_DEVICE TapList ListOf(const gpu::TapGemm& gemm, int64_t row) {
   return list;
 }
 
-// Entries are copied in blocks of 16 bytes as they are aligned in memory, kBlocks ahead. kThreads read, each for itself.
+// Entries are copied in blocks of 16 bytes as they are aligned in memory, kBlocks ahead. kThreads read, each for
+// itself.
 template <int kThreads, int kBlocks>
 class TapReader {
   static constexpr int kBlock = 4;  // entries
@@ -148,7 +149,7 @@ class TapReader {
   const int thread_;
   TapList list_{}, next_{};
   int set_ = 0;
-  int place_ = 0, end_ = 0;          // entries: the next one and behind the last, with those before the list in its first block
+  int place_ = 0, end_ = 0;          // of the next entry and behind the last, counted from the list's first block
   int requested_ = 0, arrived_ = 0;  // blocks of the list
   int earlier_[3] = {};              // that were requested when earlier rounds ended
   int next_rounds_ = 0;              // since the next list was opened

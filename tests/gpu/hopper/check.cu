@@ -151,7 +151,8 @@ std::vector<char> Bytes(const Problem& p) {
 }
 
 const char* Name(const TileForm& form) {
-  return form.source == Source::kRows ? "rows " : form.source == Source::kCells ? "cells " : form.resident ? "resident " : "";
+  if (form.source == Source::kCells) return "cells ";
+  return form.source == Source::kRows ? "rows " : form.resident ? "resident " : "";
 }
 
 }  // namespace
