@@ -122,7 +122,7 @@ void CheckFamilies() {
   Require("stem of 8 neighbours", Ask(Columns(128, 4085, 964, 8, 3, 96), kH200) == kTiles);
   Require("table", Ask(Columns(256, 1024, 1024, 9, 64, 64), kH200) == kHopperTiles);
   Require("table, halo", Ask(Columns(256, 1024, 1024, 9, 64, 64), kH200, Wanted(KernelFamily::kHalo)) == kNone);
-  Require("cells of 64 channels", Ask(Sources(1, 100000, 100000, 27, 64, 64), kH200) == kTiles);
+  Require("cells of 64 channels", Ask(Sources(1, 100000, 100000, 27, 64, 64), kH200) == kHopperTiles);
   Require("cells of 128 channels", Ask(Sources(1, 100000, 100000, 27, 128, 128), kH200) == kHopperTiles);
   TapGemm nothing = Columns(256, 1024, 1024, 9, 64, 64);
   nothing.depth = 0;
