@@ -4,8 +4,26 @@
 #include "gpu/handlers.h"
 #include "gpu/hub_sums.h"
 #include "gpu/operands.h"
+#include "gpu/stem_dinput.h"
 
 namespace knnconv::gpu {
+namespace {
+
+// All rows but those of hubs. `workspace` is free before and after.
+Status RunRows(const LaunchSite& site, const TapGemm& gemm, const StemWorkspace& workspace, const TileChoice& tile) {
+  if constexpr (kHasHaloKernels) {
+    Device device;
+    KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
+    const bool forced = tile.kernel == KernelFamily::kHalo;
+    if (Allows(tile.kernel, KernelFamily::kHalo) &&
+        (forced ? StemDinputCan(gemm, workspace, device) : StemDinputTakes(gemm, workspace, device))) {
+      return RunStemDinput(site, gemm, workspace, device);
+    }
+  }
+  return RunTapGemm(site, gemm, tile);
+}
+
+}  // namespace
 
 ffi::Error RunKnnDinput(const LaunchSite& site, const Buffer& g, const Buffer& weight, const Buffer& source_offsets,
                         const Buffer& source_rows, const Buffer& source_slots, const Buffer& dx, const Buffer& packed,
@@ -33,7 +51,8 @@ ffi::Error RunKnnDinput(const LaunchSite& site, const Buffer& g, const Buffer& w
   gemm.table.offset_groups = StridesOf(rank, offsets, offsets[rank] * 2);
   KNNCONV_CHECK(packed.element_type() == ffi::DataType::F32);
   KNNCONV_CHECK(static_cast<int64_t>(packed.element_count()) >= HubPartials(gemm, taps));
-  KNNCONV_RETURN_IF_ERROR(ToError(RunTapGemm(site, gemm, tile)));
+  const StemWorkspace workspace{packed.untyped_data(), static_cast<int64_t>(packed.element_count()) * 4, taps};
+  KNNCONV_RETURN_IF_ERROR(ToError(RunRows(site, gemm, workspace, tile)));
   return ToError(RunHubSums(site, gemm, taps, static_cast<float*>(packed.untyped_data())));
 }
 

@@ -1,0 +1,77 @@
+#include "gpu/stem_dinput.h"
+
+#include <algorithm>
+
+#include "gpu/arithmetic.h"
+#include "gpu/stem_dinput_tile.h"
+
+namespace knnconv::gpu {
+namespace {
+
+bool Plan(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device, StemDinputPlan* plan) {
+  const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.source_rows == 0 || gemm.slots == 0;
+  if (gemm.kind != Taps::kSources || !gemm.transposed || empty) return false;
+  if (gemm.compute_type == Element::kBF16 && device.capability < 80) return false;
+  if (gemm.source_type != gemm.compute_type || !IsAligned(gemm.source) || !IsAligned(gemm.weight)) return false;
+  if (gemm.columns < 1 || gemm.columns > kStemChannels) return false;
+  if (gemm.depth < 1 || gemm.depth > kMostStemDepth || gemm.depth % 8 != 0) return false;
+  const StemTiles tiles = StemTilesOf(gemm.columns);
+  // Neighbouring slots' products begin 8 banks apart, or 24.
+  const int64_t units = CeilDiv(gemm.source_rows, 8), pitch = (units | 1) * 8;
+  const int64_t blocks = CeilDiv(gemm.nodes, kOrderedSources);
+  const int64_t slot_bytes = pitch * gemm.columns * 4, sum_bytes = blocks * kOrderedSources * gemm.columns * 4;
+  if (slot_bytes + sum_bytes > device.shared_bytes) return false;
+  const int64_t slot_step = pitch * std::max(1, tiles.pairs), places = int64_t{1} << 16;
+  const int64_t most = std::min({(device.shared_bytes - sum_bytes) / slot_bytes, int64_t{tiles.slots}, places / slot_step});
+  if (most < 1) return false;
+  const int64_t stretches = CeilDiv(gemm.slots, most), groups = gemm.groups.count();
+  if (stretches > kMostStretches || groups * std::max(gemm.batch, blocks) > INT32_MAX) return false;
+  const int64_t ends = blocks * stretches * kOrderedSources;
+  if (workspace.bytes < groups * (workspace.taps + ends) * 2) return false;
+
+  *plan = {};
+  plan->stretches = static_cast<int32_t>(stretches);
+  plan->stretch = static_cast<int32_t>(CeilDiv(gemm.slots, stretches));
+  plan->pitch = static_cast<int32_t>(pitch);
+  plan->slot_step = static_cast<int32_t>(slot_step);
+  plan->units = static_cast<int32_t>(units);
+  plan->blocks = static_cast<int32_t>(blocks);
+  plan->singles_at = static_cast<int32_t>(plan->stretch * tiles.pairs * pitch * 8);
+  plan->sums_at = static_cast<int32_t>(plan->stretch * slot_bytes);
+  plan->bytes = static_cast<int32_t>(plan->sums_at + sum_bytes);
+  plan->taps = workspace.taps;
+  plan->by_stretch = Divisor(static_cast<uint32_t>(plan->stretch));
+  plan->entries = static_cast<uint16_t*>(workspace.data);
+  plan->ends = plan->entries + groups * workspace.taps;
+  return true;
+}
+
+}  // namespace
+
+bool StemDinputCan(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device) {
+  StemDinputPlan plan;
+  return Plan(gemm, workspace, device, &plan);
+}
+
+bool StemDinputTakes(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device) {
+  StemDinputPlan plan;
+  // Every stretch reads all of g; a block has a multiprocessor to itself; products without a tap are in vain.
+  constexpr int kFewSlots = 6;
+  return gemm.slots >= 9 && gemm.source_rows >= 128 && Plan(gemm, workspace, device, &plan) &&
+         (plan.stretch >= kFewSlots || plan.stretches == 1) &&
+         gemm.groups.count() * gemm.batch * 2 >= device.multiprocessors &&
+         workspace.taps * 4 >= gemm.source_rows * gemm.slots;
+}
+
+Status RunStemDinput(const LaunchSite& site, const TapGemm& gemm, const StemWorkspace& workspace,
+                     const Device& device) {
+  StemDinputPlan plan;
+  if (!Plan(gemm, workspace, device, &plan)) {
+    return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "a stem's dinput fits"};
+  }
+  KNNCONV_GPU_RETURN_IF_ERROR(LaunchStemOrder(site, gemm, plan));
+  return gemm.compute_type == Element::kF16 ? LaunchStemDinput<Half>(site, gemm, plan, device.shared_bytes)
+                                            : LaunchStemDinput<BFloat>(site, gemm, plan, device.shared_bytes);
+}
+
+}  // namespace knnconv::gpu

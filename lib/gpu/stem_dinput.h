@@ -1,0 +1,61 @@
+// dinput of a table for up to 4 channels of x, such as the first layer of a network: two kernels, of stem_order.cu and
+// stem_dinput_kernel.h, and when they run.
+//
+// A thread block has one sample. Slot by slot it multiplies all rows of g, keeps the products of as many slots as shared
+// memory holds, a *stretch* of slots, and adds them up where the taps of that stretch say:
+//
+//     dx[b, n, :] = sum over taps (m, slot) of source n:  P[slot, m, :]        P[slot, m, :] = g[b, m, :] @ weight[slot]^T
+//
+// Every row of g has a tap in nearly every slot of a stem, so that few products are in vain, and a tap costs a few
+// additions where the portable kernels multiply a padded row of g once more.
+#pragma once
+
+#include "gpu/device.h"
+#include "gpu/divisor.h"
+#include "gpu/stem.h"
+#include "gpu/tap_gemm.h"
+
+namespace knnconv::gpu {
+
+inline constexpr int kOrderedSources = 64;  // whose taps stand together, by stretch
+inline constexpr int kMostStretches = 32;
+inline constexpr int kMostStemDepth = 96;   // channels of g, of which registers hold a tile of weights whole
+
+struct StemDinputPlan {
+  int32_t stretch, stretches;  // slots of one, and their number
+  int32_t pitch;               // rows of g from one slot's products to the next
+  int32_t slot_step;           // of a tap's place from one slot to the next
+  int32_t units;               // of 8 rows of g
+  int32_t blocks;              // of kOrderedSources sources
+  int32_t singles_at, sums_at, bytes;  // places in shared memory; products of channel pairs begin at 0
+  int64_t taps;                // that a group's entries have room for
+  Divisor by_stretch;
+  // What the first kernel writes: of each group, where a tap's products lie, and one past the last entry of each
+  // (block, stretch, source), counted from the block's first.
+  uint16_t* entries;  // [groups, taps]
+  uint16_t* ends;     // [groups, blocks, stretches, kOrderedSources]
+};
+
+// Room in which both kernels can work, for lists of `taps` taps.
+struct StemWorkspace {
+  void* data;
+  int64_t bytes, taps;
+};
+
+// Whether the kernels can compute `gemm` on the device.
+bool StemDinputCan(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device);
+
+// Whether they are the ones to choose by shape.
+bool StemDinputTakes(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device);
+
+// Writes all rows; those of hubs are left to hub_sums.h, which overwrites them. InvalidConfiguration where StemDinputCan is
+// false.
+Status RunStemDinput(const LaunchSite& site, const TapGemm& gemm, const StemWorkspace& workspace, const Device& device);
+
+Status LaunchStemOrder(const LaunchSite& site, const TapGemm& gemm, const StemDinputPlan& plan);
+
+// Instantiated in a source of its own for each type of products.
+template <typename T>
+Status LaunchStemDinput(const LaunchSite& site, const TapGemm& gemm, const StemDinputPlan& plan, int shared_limit);
+
+}  // namespace knnconv::gpu
