@@ -9,7 +9,7 @@
 namespace knnconv::gpu {
 namespace {
 
-// All rows but those of hubs. `workspace` is free before and after.
+// All rows of dx. `workspace` holds HubPartials floats.
 Status RunRows(const LaunchSite& site, const TapGemm& gemm, const StemWorkspace& workspace, const TileChoice& tile) {
   if constexpr (kHasHaloKernels) {
     Device device;
@@ -20,7 +20,8 @@ Status RunRows(const LaunchSite& site, const TapGemm& gemm, const StemWorkspace&
       return RunStemDinput(site, gemm, workspace, device);
     }
   }
-  return RunTapGemm(site, gemm, tile);
+  KNNCONV_GPU_RETURN_IF_ERROR(RunTapGemm(site, gemm, tile));
+  return RunHubSums(site, gemm, workspace.taps, static_cast<float*>(workspace.data));
 }
 
 }  // namespace
@@ -52,8 +53,7 @@ ffi::Error RunKnnDinput(const LaunchSite& site, const Buffer& g, const Buffer& w
   KNNCONV_CHECK(packed.element_type() == ffi::DataType::F32);
   KNNCONV_CHECK(static_cast<int64_t>(packed.element_count()) >= HubPartials(gemm, taps));
   const StemWorkspace workspace{packed.untyped_data(), static_cast<int64_t>(packed.element_count()) * 4, taps};
-  KNNCONV_RETURN_IF_ERROR(ToError(RunRows(site, gemm, workspace, tile)));
-  return ToError(RunHubSums(site, gemm, taps, static_cast<float*>(packed.untyped_data())));
+  return ToError(RunRows(site, gemm, workspace, tile));
 }
 
 namespace {

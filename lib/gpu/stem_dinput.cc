@@ -16,18 +16,20 @@ bool Plan(const TapGemm& gemm, const StemWorkspace& workspace, const Device& dev
   if (gemm.columns < 1 || gemm.columns > kStemChannels) return false;
   if (gemm.depth < 1 || gemm.depth > kMostStemDepth || gemm.depth % 8 != 0) return false;
   const StemTiles tiles = StemTilesOf(gemm.columns);
-  // Neighbouring slots' products begin 8 banks apart, or 24.
-  const int64_t units = CeilDiv(gemm.source_rows, 8), pitch = (units | 1) * 8;
+  // Neighbouring slots' products begin 8 banks apart, or 24, and have room for one that no row of g gives.
+  const int64_t units = CeilDiv(gemm.source_rows, 8), pitch = (units + 1) / 2 * 16 + 8;
   const int64_t blocks = CeilDiv(gemm.nodes, kOrderedSources);
   const int64_t slot_bytes = pitch * gemm.columns * 4, sum_bytes = blocks * kOrderedSources * gemm.columns * 4;
-  if (slot_bytes + sum_bytes > device.shared_bytes) return false;
+  const int64_t room = device.shared_bytes - sum_bytes - kStemWeightBytes;
   const int64_t slot_step = pitch * std::max(1, tiles.pairs), places = int64_t{1} << 16;
-  const int64_t most = std::min({(device.shared_bytes - sum_bytes) / slot_bytes, int64_t{tiles.slots}, places / slot_step});
+  const int64_t most = std::min({room / slot_bytes, int64_t{tiles.slots}, places / slot_step});
   if (most < 1) return false;
   const int64_t stretches = CeilDiv(gemm.slots, most), groups = gemm.groups.count();
   if (stretches > kMostStretches || groups * std::max(gemm.batch, blocks) > INT32_MAX) return false;
-  const int64_t ends = blocks * stretches * kOrderedSources;
-  if (workspace.bytes < groups * (workspace.taps + ends) * 2) return false;
+  const int64_t block_ends = kFirstEnd + stretches * kOrderedSources, ends = groups * blocks * block_ends;
+  const int64_t group_pairs = (workspace.taps + blocks * stretches * kOrderedSources + 1) / 2;
+  if (workspace.taps > INT32_MAX || workspace.bytes < (ends + groups * group_pairs) * 4) return false;
+  if (!IsAligned(workspace.data)) return false;
 
   *plan = {};
   plan->stretches = static_cast<int32_t>(stretches);
@@ -35,14 +37,17 @@ bool Plan(const TapGemm& gemm, const StemWorkspace& workspace, const Device& dev
   plan->pitch = static_cast<int32_t>(pitch);
   plan->slot_step = static_cast<int32_t>(slot_step);
   plan->units = static_cast<int32_t>(units);
+  plan->nowhere = static_cast<int32_t>(units * 8);
   plan->blocks = static_cast<int32_t>(blocks);
   plan->singles_at = static_cast<int32_t>(plan->stretch * tiles.pairs * pitch * 8);
   plan->sums_at = static_cast<int32_t>(plan->stretch * slot_bytes);
-  plan->bytes = static_cast<int32_t>(plan->sums_at + sum_bytes);
-  plan->taps = workspace.taps;
+  plan->weights_at = static_cast<int32_t>(plan->sums_at + sum_bytes);
+  plan->bytes = plan->weights_at + kStemWeightBytes;
   plan->by_stretch = Divisor(static_cast<uint32_t>(plan->stretch));
-  plan->entries = static_cast<uint16_t*>(workspace.data);
-  plan->ends = plan->entries + groups * workspace.taps;
+  plan->block_ends = static_cast<int32_t>(block_ends);
+  plan->ends = static_cast<uint32_t*>(workspace.data);
+  plan->pairs = plan->ends + ends;
+  plan->group_pairs = group_pairs;
   return true;
 }
 

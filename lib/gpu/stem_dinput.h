@@ -18,7 +18,8 @@
 namespace knnconv::gpu {
 
 inline constexpr int kOrderedSources = 64;  // whose taps stand together, by stretch
-inline constexpr int kMostStretches = 32;
+inline constexpr int kMostStretches = 64;
+inline constexpr int kFirstEnd = 2;  // before a block's ends stands where its lists begin
 inline constexpr int kMostStemDepth = 96;   // channels of g, of which registers hold a tile of weights whole
 
 struct StemDinputPlan {
@@ -27,13 +28,21 @@ struct StemDinputPlan {
   int32_t slot_step;           // of a tap's place from one slot to the next
   int32_t units;               // of 8 rows of g
   int32_t blocks;              // of kOrderedSources sources
-  int32_t singles_at, sums_at, bytes;  // places in shared memory; products of channel pairs begin at 0
-  int64_t taps;                // that a group's entries have room for
+  int32_t singles_at, sums_at, weights_at, bytes;  // places in shared memory; products of channel pairs begin at 0
   Divisor by_stretch;
-  // What the first kernel writes: of each group, where a tap's products lie, and one past the last entry of each
-  // (block, stretch, source), counted from the block's first.
-  uint16_t* entries;  // [groups, taps]
-  uint16_t* ends;     // [groups, blocks, stretches, kOrderedSources]
+  int32_t nowhere;             // a place whose products are 0
+  // What the first kernel writes: of each group, one past the last pair of each (block, stretch, source), and the places of
+  // two taps' products, or of one and nowhere.
+  int32_t block_ends;          // kFirstEnd + stretches * kOrderedSources
+  uint32_t* ends;              // [groups, blocks, block_ends]
+  uint32_t* pairs;             // [groups, group_pairs], those of a block from BlockPairs on
+  int64_t group_pairs;
+
+  // Of a block whose first tap is `begin` in the source order: each of its lists, and of those before, may have half a pair
+  // in vain.
+  KNNCONV_HOST_DEVICE int64_t BlockPairs(int64_t begin, int64_t block) const {
+    return (begin + block * stretches * kOrderedSources + 1) / 2;
+  }
 };
 
 // Room in which both kernels can work, for lists of `taps` taps.
@@ -48,8 +57,7 @@ bool StemDinputCan(const TapGemm& gemm, const StemWorkspace& workspace, const De
 // Whether they are the ones to choose by shape.
 bool StemDinputTakes(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device);
 
-// Writes all rows; those of hubs are left to hub_sums.h, which overwrites them. InvalidConfiguration where StemDinputCan is
-// false.
+// Writes all rows, those of hubs too. InvalidConfiguration where StemDinputCan is false.
 Status RunStemDinput(const LaunchSite& site, const TapGemm& gemm, const StemWorkspace& workspace, const Device& device);
 
 Status LaunchStemOrder(const LaunchSite& site, const TapGemm& gemm, const StemDinputPlan& plan);

@@ -1,10 +1,13 @@
 // The source order of a stem's taps, by stretch: of every kOrderedSources sources, the taps of the first stretch of slots
 // come first, source by source, then those of the second, as the blocks of stem_dinput_kernel.h go through them.
 //
-//     entry = where the tap's products lie within the stretch:  slot % stretch * slot_step + row
+//     place of a tap's products within the stretch = slot % stretch * slot_step + row
 //
-// A block has kOrderedSources sources, a few lanes each; counts of (stretch, source) are summed up before it, and every
-// tap's place follows from its place in the source's list. Hubs' taps are left out. Bound by latency.
+// Places stand in pairs of 16 bits; an odd list ends with a place whose products are 0.
+//
+// A block has kOrderedSources sources, whose taps are shared out among its threads however long a list is. Counts of
+// (stretch, source) are summed up before it, and every tap's place follows from its place in the source's list. Bound by
+// latency.
 #include "gpu/lanes.h"
 #include "gpu/stem_dinput.h"
 #include "gpu/tap_layers.h"
@@ -12,8 +15,16 @@
 namespace knnconv::gpu {
 namespace {
 
-constexpr int kLanes = 16;  // of a source
-constexpr int kThreads = kOrderedSources * kLanes;
+constexpr int kThreads = 1024;
+
+// The last source whose list begins at or before `tap` of the block.
+KNNCONV_DEVICE int SourceOf(const int32_t* begins, int tap) {
+  int source = 0;
+  for (int step = kOrderedSources / 2; step > 0; step /= 2) {
+    if (begins[source + step] <= tap) source += step;
+  }
+  return source;
+}
 
 // counts[cell] becomes the sum of all cells up to it. `totals` has room for cells / kGroupLanes numbers.
 KNNCONV_DEVICE void AddUp(int32_t* counts, int32_t* totals, int cells) {
@@ -42,53 +53,65 @@ KNNCONV_DEVICE void AddUp(int32_t* counts, int32_t* totals, int cells) {
 __global__ void __launch_bounds__(kThreads)
     StemOrder(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemDinputPlan plan) {
   KNNCONV_DYNAMIC_SHARED(shared);
-  const int cells = plan.stretches * kOrderedSources;
-  int32_t* const ends = reinterpret_cast<int32_t*>(shared);  // [stretches, kOrderedSources]
-  int32_t* const firsts = ends + cells;                      // the cell's first tap in its source's list
+  __shared__ int32_t begins[kOrderedSources + 1];
+  const int cells = plan.stretches * kOrderedSources, t = threadIdx.x;
+  int32_t* const ends = reinterpret_cast<int32_t*>(shared);  // [stretches, kOrderedSources], in pairs
+  int32_t* const firsts = ends + cells;                      // the cell's first tap in the block
   int32_t* const totals = firsts + cells;
 
-  const uint32_t group = blockIdx.x / plan.blocks, block = blockIdx.x % plan.blocks;
+  const uint32_t group = blockIdx.x / plan.blocks;
   const int32_t* const offsets = gemm.table.offsets + gemm.table.offset_groups.Offset(gemm.groups, group);
-  const int source = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const int64_t first_node = int64_t{block} * kOrderedSources, node = first_node + source;
+  const int64_t block = blockIdx.x % plan.blocks, first_node = block * kOrderedSources;
   const int64_t block_begin = SourceOffset(offsets, first_node);
-  const int64_t begin = SourceOffset(offsets, min(node, gemm.nodes));
-  const int64_t all = SourceOffset(offsets, min(node + 1, gemm.nodes)) - begin;
-  const int count = all > kHubTaps ? 0 : static_cast<int>(all);
-  const int32_t* const slots = gemm.table.slots + gemm.table.slot_groups.Offset(gemm.groups, group) + begin;
-  const int32_t* const rows = gemm.table.sources + gemm.table.source_groups.Offset(gemm.groups, group) + begin;
-
-  for (int cell = threadIdx.x; cell < cells; cell += kThreads) ends[cell] = 0;
+  if (t <= kOrderedSources) {
+    begins[t] = static_cast<int32_t>(SourceOffset(offsets, min(first_node + t, gemm.nodes)) - block_begin);
+  }
+  for (int cell = t; cell < cells; cell += kThreads) ends[cell] = 0;
   __syncthreads();
-#pragma unroll 4
-  for (int tap = lane; tap < count; tap += kLanes) {
-    atomicAdd(&ends[plan.by_stretch.Divide(ReadOnly(slots + tap)).quotient * kOrderedSources + source], 1);
+
+  const int taps = begins[kOrderedSources];
+  const int32_t* const slots = gemm.table.slots + gemm.table.slot_groups.Offset(gemm.groups, group) + block_begin;
+  const int32_t* const rows = gemm.table.sources + gemm.table.source_groups.Offset(gemm.groups, group) + block_begin;
+#pragma unroll 2
+  for (int tap = t; tap < taps; tap += kThreads) {
+    const int stretch = plan.by_stretch.Divide(ReadOnly(slots + tap)).quotient;
+    atomicAdd(&ends[stretch * kOrderedSources + SourceOf(begins, tap)], 1);
   }
   __syncthreads();
-  if (threadIdx.x < kOrderedSources) {
-    int before = 0;
+  if (t < kOrderedSources) {
+    int first = begins[t];
     for (int stretch = 0; stretch < plan.stretches; ++stretch) {
-      const int cell = stretch * kOrderedSources + static_cast<int>(threadIdx.x);
-      firsts[cell] = before;
-      before += ends[cell];
+      const int cell = stretch * kOrderedSources + t, count = ends[cell];
+      firsts[cell] = first;
+      first += count;
+      ends[cell] = (count + 1) / 2;
     }
   }
   __syncthreads();
   AddUp(ends, totals, cells);
 
-  uint16_t* const to = plan.ends + int64_t{blockIdx.x} * cells;
-  for (int cell = threadIdx.x; cell < cells; cell += kThreads) to[cell] = static_cast<uint16_t>(ends[cell]);
-  uint16_t* const entries = plan.entries + group * plan.taps + block_begin;
-#pragma unroll 4
-  for (int tap = lane; tap < count; tap += kLanes) {
+  const int64_t before = plan.BlockPairs(block_begin, block);
+  uint32_t* const to = plan.ends + int64_t{blockIdx.x} * plan.block_ends;
+  uint16_t* const places = reinterpret_cast<uint16_t*>(plan.pairs + group * plan.group_pairs + before);
+  if (t < kFirstEnd) to[t] = static_cast<uint32_t>(before);
+  for (int cell = t; cell < cells; cell += kThreads) {
+    const int next = cell + kOrderedSources, end = next < cells ? firsts[next] : begins[cell % kOrderedSources + 1];
+    if ((end - firsts[cell]) % 2 != 0) places[ends[cell] * 2 - 1] = static_cast<uint16_t>(plan.nowhere);
+    to[kFirstEnd + cell] = static_cast<uint32_t>(before + ends[cell]);
+  }
+#pragma unroll 2
+  for (int tap = t; tap < taps; tap += kThreads) {
     const Divisor::Result slot = plan.by_stretch.Divide(ReadOnly(slots + tap));
-    const int cell = slot.quotient * kOrderedSources + source;
-    const int place = (cell == 0 ? 0 : ends[cell - 1]) + tap - firsts[cell];
-    entries[place] = static_cast<uint16_t>(slot.remainder * plan.slot_step + ReadOnly(rows + tap));
+    const int cell = slot.quotient * kOrderedSources + SourceOf(begins, tap);
+    const int place = (cell == 0 ? 0 : ends[cell - 1]) * 2 + tap - firsts[cell];
+    places[place] = static_cast<uint16_t>(slot.remainder * plan.slot_step + ReadOnly(rows + tap));
   }
 }
 
-constexpr int OrderBytes(int stretches) { return stretches * kOrderedSources * 8 + stretches * kOrderedSources / kGroupLanes * 4; }
+constexpr int OrderBytes(int stretches) {
+  return stretches * kOrderedSources * 8 + stretches * kOrderedSources / kGroupLanes * 4;
+}
+static_assert(OrderBytes(kMostStretches) < 48 << 10);
 
 }  // namespace
 
