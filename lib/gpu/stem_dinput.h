@@ -1,10 +1,10 @@
 // dinput of a table for up to 4 channels of x, such as the first layer of a network: two kernels, of stem_order.cu and
 // stem_dinput_kernel.h, and when they run.
 //
-// A thread block has one sample. Slot by slot it multiplies all rows of g, keeps the products of as many slots as shared
-// memory holds, a *stretch* of slots, and adds them up where the taps of that stretch say:
+// A thread block has one sample. Slot by slot it multiplies all rows of g, keeps the products of as many slots as
+// shared memory holds, a *stretch* of slots, and adds them up where the taps of that stretch say:
 //
-//     dx[b, n, :] = sum over taps (m, slot) of source n:  P[slot, m, :]        P[slot, m, :] = g[b, m, :] @ weight[slot]^T
+//     P[slot, m, :] = g[b, m, :] @ weight[slot]^T          dx[b, n, :] = sum over taps (m, slot) of n:  P[slot, m, :]
 //
 // Every row of g has a tap in nearly every slot of a stem, so that few products are in vain, and a tap costs a few
 // additions where the portable kernels multiply a padded row of g once more.
@@ -31,15 +31,15 @@ struct StemDinputPlan {
   int32_t singles_at, sums_at, weights_at, bytes;  // places in shared memory; products of channel pairs begin at 0
   Divisor by_stretch;
   int32_t nowhere;             // a place whose products are 0
-  // What the first kernel writes: of each group, one past the last pair of each (block, stretch, source), and the places of
-  // two taps' products, or of one and nowhere.
+  // What the first kernel writes: of each group, one past the last pair of each (block, stretch, source), and the
+  // places of two taps' products, or of one and nowhere.
   int32_t block_ends;          // kFirstEnd + stretches * kOrderedSources
   uint32_t* ends;              // [groups, blocks, block_ends]
   uint32_t* pairs;             // [groups, group_pairs], those of a block from BlockPairs on
   int64_t group_pairs;
 
-  // Of a block whose first tap is `begin` in the source order: each of its lists, and of those before, may have half a pair
-  // in vain.
+  // Of a block whose first tap is `begin` in the source order: each of its lists, and of those before, may have half
+  // a pair in vain.
   KNNCONV_HOST_DEVICE int64_t BlockPairs(int64_t begin, int64_t block) const {
     return (begin + block * stretches * kOrderedSources + 1) / 2;
   }

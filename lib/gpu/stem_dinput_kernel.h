@@ -8,10 +8,11 @@
 //         sums of all sources, fp32                                           shared memory
 //
 // A lane of the second part has two neighbouring sources; both lists together keep it busy where one is short, and a
-// long list is the whole warp's. Products lie as pairs of channels and single ones: 8 bytes of one bank in 16, then 4 of
-// one in 32.
+// long list is the whole warp's. Products lie as pairs of channels and single ones: 8 bytes of one bank in 16, then 4
+// of one in 32.
 //
-// What bounds it: reading g once a stretch, and shared memory, where rows of taps lie at random and meet the same banks.
+// What bounds it: reading g once a stretch, and shared memory, where rows of taps lie at random and meet the same
+// banks.
 #pragma once
 
 #include <cstdint>
@@ -89,7 +90,7 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     KNNCONV_DYNAMIC_SHARED(shared);
     const StemSample sample = OpenStemSample(gemm, plan);
     char* const weights_at = shared + plan.weights_at;
-    StageStemWeights<Shape>(gemm, sample, 0, min(plan.stretch, gemm.slots), weights_at);
+    StageStemWeights<Shape>(gemm, plan, sample, 0, weights_at);
     if (threadIdx.x == 0) {
 #pragma unroll
       for (int pair = 0; pair < Shape::kTiles.pairs; ++pair) {
@@ -99,10 +100,10 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     }
 #pragma unroll 1
     for (int stretch = 0; stretch < plan.stretches; ++stretch) {
-      const int first = stretch * plan.stretch, next = first + plan.stretch;
-      MultiplyStretch<Shape>(gemm, plan, sample, weights_at, min(plan.stretch, gemm.slots - first), shared);
+      const int slots = min(plan.stretch, gemm.slots - stretch * plan.stretch);
+      MultiplyStretch<Shape>(gemm, plan, sample, weights_at, slots, shared);
       AddStretch<Shape>(gemm, plan, sample, stretch, shared);
-      if (next < gemm.slots) StageStemWeights<Shape>(gemm, sample, next, min(plan.stretch, gemm.slots - next), weights_at);
+      StageStemWeights<Shape>(gemm, plan, sample, stretch + 1, weights_at);
     }
   }
 }

@@ -19,11 +19,14 @@ KNNCONV_DEVICE void LoadCotangent(const TapGemm& gemm, const char* line, int row
   }
 }
 
-// The weights of slots [first, first + slots), by rows of tiles. Of 32 channels, a lane of the products has four pairs of
-// neighbours of g, which it loads at once; here each of these pairs stands beside those of the quad's other lanes, as
-// ldmatrix deals them.
+// A stretch's weights, by rows of tiles; none of a stretch that does not exist. Of 32 channels, a lane of the products
+// has four pairs of neighbours of g, which it loads at once; here each of these pairs stands beside those of the quad's
+// other lanes, as ldmatrix deals them.
 template <typename Shape>
-KNNCONV_DEVICE void StageStemWeights(const TapGemm& gemm, const StemSample& sample, int first, int slots, char* to) {
+KNNCONV_DEVICE void StageStemWeights(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample,
+                                     int stretch, char* to) {
+  if (stretch >= plan.stretches) return;
+  const int first = stretch * plan.stretch, slots = min(plan.stretch, gemm.slots - first);
   constexpr StemTiles kTiles = Shape::kTiles;
   constexpr int kLine = Shape::kLoads * 4, kUnits = kStemDinputTiles * 16 * kLine;
   for (int i = threadIdx.x; i < kUnits; i += Shape::kThreads) {
@@ -39,10 +42,11 @@ KNNCONV_DEVICE void StageStemWeights(const TapGemm& gemm, const StemSample& samp
     }
     uint4 unit = make_uint4(0, 0, 0, 0);
     if (slot < slots && at < gemm.depth) {
-      const int64_t line = (int64_t{first + slot} * Shape::kChannels + channel) * gemm.depth;
-      unit = ReadOnly(reinterpret_cast<const uint4*>(sample.weight + (line + at) * 2));
+      const int64_t element = (int64_t{first + slot} * Shape::kChannels + channel) * gemm.depth + at;
+      unit = ReadOnly(reinterpret_cast<const uint4*>(sample.weight + element * 2));
     }
-    uint32_t* const word = reinterpret_cast<uint32_t*>(to + (tile * 16 + row) * kStemWeightPitch) + at / 32 * 16 + at / 8 % 4;
+    char* const line = to + (tile * 16 + row) * kStemWeightPitch;
+    uint32_t* const word = reinterpret_cast<uint32_t*>(line) + at / 32 * 16 + at / 8 % 4;
     word[0] = unit.x;
     word[4] = unit.y;
     word[8] = unit.z;
@@ -67,8 +71,8 @@ KNNCONV_DEVICE void LoadStemWeights(const char* from, StemWeights<Shape>& weight
   }
 }
 
-// Stores a tile's products of 8 rows of g for the slots that the stretch has. `place` is that of the lane's first row of g
-// in the tile's first line of products.
+// Stores a tile's products of 8 rows of g for the slots that the stretch has. `place` is that of the lane's first row
+// of g in the tile's first line of products.
 template <typename Shape>
 KNNCONV_DEVICE void StoreProducts(const StemDinputPlan& plan, int tile, int place, int slots, const float (&c)[4],
                                   char* shared) {
@@ -76,13 +80,15 @@ KNNCONV_DEVICE void StoreProducts(const StemDinputPlan& plan, int tile, int plac
   const int line = threadIdx.x % kWarpSize / 4;
   if (tile < kTiles.pair_tiles) {
     if (line >= slots * kTiles.pairs - tile * 8) return;
-    reinterpret_cast<float4*>(shared)[(place + tile * 8 * plan.pitch) / 2] = make_float4(c[0], c[2], c[1], c[3]);
+    char* const to = shared + (place + tile * 8 * plan.pitch) * 8;
+    *reinterpret_cast<float4*>(to) = make_float4(c[0], c[2], c[1], c[3]);
   } else {
-    float2* const to = reinterpret_cast<float2*>(shared + plan.singles_at);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int first = (tile - kTiles.pair_tiles) * 16 + half * 8;
-      if (line < slots - first) to[(place + first * plan.pitch) / 2] = make_float2(c[half * 2], c[half * 2 + 1]);
+      if (line >= slots - first) continue;
+      char* const to = shared + plan.singles_at + (place + first * plan.pitch) * 4;
+      *reinterpret_cast<float2*>(to) = make_float2(c[half * 2], c[half * 2 + 1]);
     }
   }
 }

@@ -10,8 +10,8 @@ inline constexpr int kStemDinputTiles = 3;  // of weights, which registers hold
 inline constexpr int kStemWeightPitch = kMostStemDepth * 2 + 16;
 inline constexpr int kStemWeightBytes = kStemDinputTiles * 16 * kStemWeightPitch;
 
-// A lane's two rows of a tile are the two channels of a pair, so that it stores both at once; an odd channel has tiles of
-// its own, where a lane's rows are two slots.
+// A lane's two rows of a tile are the two channels of a pair, so that it stores both at once; an odd channel has tiles
+// of its own, where a lane's rows are two slots.
 struct StemTiles {
   int pairs, singles;            // of a slot's channels
   int pair_tiles, single_tiles;

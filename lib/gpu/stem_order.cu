@@ -1,13 +1,13 @@
-// The source order of a stem's taps, by stretch: of every kOrderedSources sources, the taps of the first stretch of slots
-// come first, source by source, then those of the second, as the blocks of stem_dinput_kernel.h go through them.
+// The source order of a stem's taps, by stretch: of every kOrderedSources sources, the taps of the first stretch of
+// slots come first, source by source, then those of the second, as the blocks of stem_dinput_kernel.h go through them.
 //
 //     place of a tap's products within the stretch = slot % stretch * slot_step + row
 //
 // Places stand in pairs of 16 bits; an odd list ends with a place whose products are 0.
 //
 // A block has kOrderedSources sources, whose taps are shared out among its threads however long a list is. Counts of
-// (stretch, source) are summed up before it, and every tap's place follows from its place in the source's list. Bound by
-// latency.
+// (stretch, source) are summed up before it, and every tap's place follows from its place in the source's list. Bound
+// by latency.
 #include "gpu/lanes.h"
 #include "gpu/stem_dinput.h"
 #include "gpu/tap_layers.h"

@@ -233,7 +233,7 @@ void CheckTable(int64_t batch, int rows, int sources, int channels, int columns,
     const int64_t taps = static_cast<int64_t>(order.rows.size());
     auto room = Unwritten(4000);
     const StemWorkspace workspace{room.data(), static_cast<int64_t>(room.size()) * 4, taps};
-    if (!StemDinputCan(gemm, workspace, device)) { std::printf("not taken %s\n", name.c_str()); return false; }
+    if (!StemDinputCan(gemm, workspace, device)) return false;
     RequireOk(name, RunStemDinput(site, gemm, workspace, device));
     return true;
   };
