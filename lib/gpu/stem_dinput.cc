@@ -61,10 +61,9 @@ bool StemDinputCan(const TapGemm& gemm, const StemWorkspace& workspace, const De
 bool StemDinputTakes(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device) {
   StemDinputPlan plan;
   // Every stretch reads all of g; a block has a multiprocessor to itself; products without a tap are in vain.
-  constexpr int kFewSlots = 6;
+  constexpr int kFewSlots = 3;
   return gemm.slots >= 9 && gemm.source_rows >= 128 && Plan(gemm, workspace, device, &plan) &&
-         (plan.stretch >= kFewSlots || plan.stretches == 1) &&
-         gemm.groups.count() * gemm.batch * 2 >= device.multiprocessors &&
+         plan.stretch >= kFewSlots && gemm.groups.count() * gemm.batch * 4 >= device.multiprocessors &&
          workspace.taps * 4 >= gemm.source_rows * gemm.slots;
 }
 

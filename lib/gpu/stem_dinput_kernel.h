@@ -36,17 +36,16 @@ KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int
   }
 }
 
-// Adds a stretch's products to the sums of all sources; the last stretch's become the result.
+// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `ends` are the lane's, of the
+// warp's first block, and `lists` what they say.
 template <typename Shape>
 KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample, int stretch,
-                               char* shared) {
+                               const uint32_t* ends, StemLists lists, char* shared) {
   constexpr int kChannels = Shape::kChannels;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const uint32_t nowhere = static_cast<uint32_t>(plan.nowhere) * 0x10001u;
   // One block's products are added while the next one's first pairs and the lists of the one after it are loaded.
   const int step = Shape::kWarps * plan.block_ends;
-  const uint32_t* ends = sample.ends + warp * plan.block_ends + kFirstEnd + stretch * kOrderedSources + lane * 2;
-  StemLists lists = FindLists(ends, warp < plan.blocks);
   StemLists next = FindLists(ends += step, warp + Shape::kWarps < plan.blocks);
   StemCursors cursors = OpenCursors(sample.pairs, lists, nowhere);
   __syncthreads();  // all products are there
@@ -89,8 +88,9 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
   if constexpr (kHasTensorCores<typename Shape::T>) {
     KNNCONV_DYNAMIC_SHARED(shared);
     const StemSample sample = OpenStemSample(gemm, plan);
+    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
     char* const weights_at = shared + plan.weights_at;
-    StageStemWeights<Shape>(gemm, plan, sample, 0, weights_at);
+    StoreStemWeights<Shape>(FetchStemWeights<Shape>(gemm, plan, sample, 0), weights_at);
     if (threadIdx.x == 0) {
 #pragma unroll
       for (int pair = 0; pair < Shape::kTiles.pairs; ++pair) {
@@ -101,9 +101,13 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
 #pragma unroll 1
     for (int stretch = 0; stretch < plan.stretches; ++stretch) {
       const int slots = min(plan.stretch, gemm.slots - stretch * plan.stretch);
-      MultiplyStretch<Shape>(gemm, plan, sample, weights_at, slots, shared);
-      AddStretch<Shape>(gemm, plan, sample, stretch, shared);
-      StageStemWeights<Shape>(gemm, plan, sample, stretch + 1, weights_at);
+      const uint32_t* const ends = sample.ends + warp * plan.block_ends + kFirstEnd + stretch * kOrderedSources + lane * 2;
+      StemLists lists;
+      MultiplyStretch<Shape>(gemm, plan, sample, weights_at, slots, shared,
+                             [&] { lists = FindLists(ends, warp < plan.blocks); });
+      const StemWeightShare<Shape> share = FetchStemWeights<Shape>(gemm, plan, sample, stretch + 1);
+      AddStretch<Shape>(gemm, plan, sample, stretch, ends, lists, shared);
+      StoreStemWeights<Shape>(share, weights_at);
     }
   }
 }

@@ -19,18 +19,29 @@ KNNCONV_DEVICE void LoadCotangent(const TapGemm& gemm, const char* line, int row
   }
 }
 
-// A stretch's weights, by rows of tiles; none of a stretch that does not exist. Of 32 channels, a lane of the products
-// has four pairs of neighbours of g, which it loads at once; here each of these pairs stands beside those of the quad's
-// other lanes, as ldmatrix deals them.
+// A thread's share of a stretch's weights, 16 bytes each.
 template <typename Shape>
-KNNCONV_DEVICE void StageStemWeights(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample,
-                                     int stretch, char* to) {
-  if (stretch >= plan.stretches) return;
-  const int first = stretch * plan.stretch, slots = min(plan.stretch, gemm.slots - first);
+struct StemWeightShare {
+  static constexpr int kLine = Shape::kLoads * 4, kUnits = kStemDinputTiles * 16 * kLine;
+  static constexpr int kShare = (kUnits + Shape::kThreads - 1) / Shape::kThreads;
+  uint4 unit[kShare];
+
+  // The unit's row of the tiles, and the first of its channels of g.
+  KNNCONV_DEVICE static int Row(int i) { return (threadIdx.x + i * Shape::kThreads) / kLine; }
+  KNNCONV_DEVICE static int Depth(int i) { return (threadIdx.x + i * Shape::kThreads) % kLine * 8; }
+};
+
+// Zeros for a stretch that does not exist.
+template <typename Shape>
+KNNCONV_DEVICE StemWeightShare<Shape> FetchStemWeights(const TapGemm& gemm, const StemDinputPlan& plan,
+                                                       const StemSample& sample, int stretch) {
   constexpr StemTiles kTiles = Shape::kTiles;
-  constexpr int kLine = Shape::kLoads * 4, kUnits = kStemDinputTiles * 16 * kLine;
-  for (int i = threadIdx.x; i < kUnits; i += Shape::kThreads) {
-    const int at = i % kLine * 8, row = i / kLine % 16, tile = i / kLine / 16;
+  using Share = StemWeightShare<Shape>;
+  const int first = stretch * plan.stretch, slots = min(plan.stretch, gemm.slots - first);
+  Share share;
+#pragma unroll
+  for (int i = 0; i < Share::kShare; ++i) {
+    const int at = Share::Depth(i), row = Share::Row(i) % 16, tile = Share::Row(i) / 16;
     int slot, channel;
     if (tile < kTiles.pair_tiles) {
       const int pair = tile * 8 + row % 8;
@@ -40,17 +51,27 @@ KNNCONV_DEVICE void StageStemWeights(const TapGemm& gemm, const StemDinputPlan& 
       slot = (tile - kTiles.pair_tiles) * 16 + row;
       channel = kTiles.pairs * 2;
     }
-    uint4 unit = make_uint4(0, 0, 0, 0);
-    if (slot < slots && at < gemm.depth) {
-      const int64_t element = (int64_t{first + slot} * Shape::kChannels + channel) * gemm.depth + at;
-      unit = ReadOnly(reinterpret_cast<const uint4*>(sample.weight + element * 2));
-    }
-    char* const line = to + (tile * 16 + row) * kStemWeightPitch;
-    uint32_t* const word = reinterpret_cast<uint32_t*>(line) + at / 32 * 16 + at / 8 % 4;
-    word[0] = unit.x;
-    word[4] = unit.y;
-    word[8] = unit.z;
-    word[12] = unit.w;
+    const bool exists = tile < kStemDinputTiles && slot < slots && at < gemm.depth;
+    const int64_t element = (int64_t{first + slot} * Shape::kChannels + channel) * gemm.depth + at;
+    share.unit[i] = exists ? ReadOnly(reinterpret_cast<const uint4*>(sample.weight + element * 2)) : make_uint4(0, 0, 0, 0);
+  }
+  return share;
+}
+
+// Stores weights by rows of tiles. Of 32 channels, a lane of the products has four pairs of neighbours of g, which it loads
+// at once; here each of these pairs stands beside those of the quad's other lanes, as ldmatrix deals them.
+template <typename Shape>
+KNNCONV_DEVICE void StoreStemWeights(const StemWeightShare<Shape>& share, char* to) {
+  using Share = StemWeightShare<Shape>;
+#pragma unroll
+  for (int i = 0; i < Share::kShare; ++i) {
+    if (Share::Row(i) >= kStemDinputTiles * 16) continue;
+    const int at = Share::Depth(i);
+    uint32_t* const word = reinterpret_cast<uint32_t*>(to + Share::Row(i) * kStemWeightPitch) + at / 32 * 16 + at / 8 % 4;
+    word[0] = share.unit[i].x;
+    word[4] = share.unit[i].y;
+    word[8] = share.unit[i].z;
+    word[12] = share.unit[i].w;
   }
 }
 
@@ -93,10 +114,31 @@ KNNCONV_DEVICE void StoreProducts(const StemDinputPlan& plan, int tile, int plac
   }
 }
 
+// Multiplies 8 rows of g, which lie in the lanes' registers, with all weights.
 template <typename Shape>
-KNNCONV_DEVICE void MultiplyStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample,
-                                    const char* weights_at, int slots, char* shared) {
+KNNCONV_DEVICE void MultiplyUnit(const StemDinputPlan& plan, const StemWeights<Shape>& weights,
+                                 const uint4 (&rows)[Shape::kLoads], int place, int slots, char* shared) {
   using T = typename Shape::T;
+  float c[kStemDinputTiles][4] = {};
+#pragma unroll
+  for (int load = 0; load < Shape::kLoads; ++load) {
+#pragma unroll
+    for (int tile = 0; tile < kStemDinputTiles; ++tile) {
+      Multiply16x8<T>(c[tile], weights[tile][load * 2], rows[load].x, rows[load].y);
+    }
+#pragma unroll
+    for (int tile = 0; tile < kStemDinputTiles; ++tile) {
+      Multiply16x8<T>(c[tile], weights[tile][load * 2 + 1], rows[load].z, rows[load].w);
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < kStemDinputTiles; ++tile) StoreProducts<Shape>(plan, tile, place, slots, c[tile], shared);
+}
+
+// Calls `before_last` when the last rows of g are on their way.
+template <typename Shape, typename BeforeLast>
+KNNCONV_DEVICE void MultiplyStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample,
+                                    const char* weights_at, int slots, char* shared, const BeforeLast& before_last) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   int row = warp * 8 + lane / 4, place = lane / 4 * plan.pitch + warp * 8 + lane % 4 * 2;
   const char* line = sample.g + (int64_t{row} * gemm.depth + lane % 4 * 8) * 2;
@@ -105,30 +147,20 @@ KNNCONV_DEVICE void MultiplyStretch(const TapGemm& gemm, const StemDinputPlan& p
   __syncthreads();  // weights are there, and every warp is done with the last stretch's products
   StemWeights<Shape> weights;
   LoadStemWeights<Shape>(weights_at, weights);
+  int unit = warp;
 #pragma unroll 1
-  for (int unit = warp; unit < plan.units; unit += Shape::kWarps) {
+  for (; unit + Shape::kWarps < plan.units; unit += Shape::kWarps) {
     uint4 rows[Shape::kLoads];
 #pragma unroll
     for (int load = 0; load < Shape::kLoads; ++load) rows[load] = next[load];
     row += Shape::kWarps * 8;
     line += Shape::kWarps * 16 * gemm.depth;
     LoadCotangent<Shape>(gemm, line, row, next);
-    float c[kStemDinputTiles][4] = {};
-#pragma unroll
-    for (int load = 0; load < Shape::kLoads; ++load) {
-#pragma unroll
-      for (int tile = 0; tile < kStemDinputTiles; ++tile) {
-        Multiply16x8<T>(c[tile], weights[tile][load * 2], rows[load].x, rows[load].y);
-      }
-#pragma unroll
-      for (int tile = 0; tile < kStemDinputTiles; ++tile) {
-        Multiply16x8<T>(c[tile], weights[tile][load * 2 + 1], rows[load].z, rows[load].w);
-      }
-    }
-#pragma unroll
-    for (int tile = 0; tile < kStemDinputTiles; ++tile) StoreProducts<Shape>(plan, tile, place, slots, c[tile], shared);
+    MultiplyUnit<Shape>(plan, weights, rows, place, slots, shared);
     place += Shape::kWarps * 8;
   }
+  before_last();
+  if (unit < plan.units) MultiplyUnit<Shape>(plan, weights, next, place, slots, shared);
 }
 
 }  // namespace knnconv::gpu
