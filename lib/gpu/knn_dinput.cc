@@ -4,27 +4,8 @@
 #include "gpu/handlers.h"
 #include "gpu/hub_sums.h"
 #include "gpu/operands.h"
-#include "gpu/stem_dinput.h"
 
 namespace knnconv::gpu {
-namespace {
-
-// All rows of dx. `workspace` holds HubPartials floats.
-Status RunRows(const LaunchSite& site, const TapGemm& gemm, const StemWorkspace& workspace, const TileChoice& tile) {
-  if constexpr (kHasHaloKernels) {
-    Device device;
-    KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
-    const bool forced = tile.kernel == KernelFamily::kHalo;
-    if (Allows(tile.kernel, KernelFamily::kHalo) &&
-        (forced ? StemDinputCan(gemm, workspace, device) : StemDinputTakes(gemm, workspace, device))) {
-      return RunStemDinput(site, gemm, workspace, device);
-    }
-  }
-  KNNCONV_GPU_RETURN_IF_ERROR(RunTapGemm(site, gemm, tile));
-  return RunHubSums(site, gemm, workspace.taps, static_cast<float*>(workspace.data));
-}
-
-}  // namespace
 
 ffi::Error RunKnnDinput(const LaunchSite& site, const Buffer& g, const Buffer& weight, const Buffer& source_offsets,
                         const Buffer& source_rows, const Buffer& source_slots, const Buffer& dx, const Buffer& packed,
@@ -47,13 +28,18 @@ ffi::Error RunKnnDinput(const LaunchSite& site, const Buffer& g, const Buffer& w
   gemm.table.sources = static_cast<const int32_t*>(source_rows.untyped_data());
   gemm.table.slots = static_cast<const int32_t*>(source_slots.untyped_data());
   gemm.table.offsets = static_cast<const int32_t*>(source_offsets.untyped_data());
+  gemm.table.taps = taps;
   gemm.table.source_groups = StridesOf(rank, rows, taps);
   gemm.table.slot_groups = StridesOf(rank, slots, taps);
   gemm.table.offset_groups = StridesOf(rank, offsets, offsets[rank] * 2);
   KNNCONV_CHECK(packed.element_type() == ffi::DataType::F32);
   KNNCONV_CHECK(static_cast<int64_t>(packed.element_count()) >= HubPartials(gemm, taps));
-  const StemWorkspace workspace{packed.untyped_data(), static_cast<int64_t>(packed.element_count()) * 4, taps};
-  return ToError(RunRows(site, gemm, workspace, tile));
+  gemm.workspace = packed.untyped_data();
+  gemm.workspace_bytes = static_cast<int64_t>(packed.element_count()) * 4;
+  bool leaves_hubs;
+  KNNCONV_RETURN_IF_ERROR(ToError(RunTapGemm(site, gemm, tile, &leaves_hubs)));
+  if (!leaves_hubs) return ffi::Error::Success();
+  return ToError(RunHubSums(site, gemm, taps, static_cast<float*>(packed.untyped_data())));
 }
 
 namespace {

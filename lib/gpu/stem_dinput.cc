@@ -8,10 +8,9 @@
 namespace knnconv::gpu {
 namespace {
 
-bool Plan(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device, StemDinputPlan* plan) {
+bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.source_rows == 0 || gemm.slots == 0;
   if (gemm.kind != Taps::kSources || !gemm.transposed || empty) return false;
-  if (gemm.compute_type == Element::kBF16 && device.capability < 80) return false;
   if (gemm.source_type != gemm.compute_type || !IsAligned(gemm.source) || !IsAligned(gemm.weight)) return false;
   if (gemm.columns < 1 || gemm.columns > kStemChannels) return false;
   if (gemm.depth < 1 || gemm.depth > kMostStemDepth || gemm.depth % 8 != 0) return false;
@@ -27,9 +26,9 @@ bool Plan(const TapGemm& gemm, const StemWorkspace& workspace, const Device& dev
   const int64_t stretches = CeilDiv(gemm.slots, most), groups = gemm.groups.count();
   if (stretches > kMostStretches || groups * std::max(gemm.batch, blocks) > INT32_MAX) return false;
   const int64_t block_ends = kFirstEnd + stretches * kOrderedSources, ends = groups * blocks * block_ends;
-  const int64_t group_pairs = (workspace.taps + blocks * stretches * kOrderedSources + 1) / 2;
-  if (workspace.taps > INT32_MAX || workspace.bytes < (ends + groups * group_pairs) * 4) return false;
-  if (!IsAligned(workspace.data)) return false;
+  const int64_t group_pairs = (gemm.table.taps + blocks * stretches * kOrderedSources + 1) / 2;
+  if (gemm.table.taps > INT32_MAX || gemm.workspace_bytes < (ends + groups * group_pairs) * 4) return false;
+  if (!IsAligned(gemm.workspace)) return false;
 
   *plan = {};
   plan->stretches = static_cast<int32_t>(stretches);
@@ -45,7 +44,7 @@ bool Plan(const TapGemm& gemm, const StemWorkspace& workspace, const Device& dev
   plan->bytes = plan->weights_at + kStemWeightBytes;
   plan->by_stretch = Divisor(static_cast<uint32_t>(plan->stretch));
   plan->block_ends = static_cast<int32_t>(block_ends);
-  plan->ends = static_cast<uint32_t*>(workspace.data);
+  plan->ends = static_cast<uint32_t*>(gemm.workspace);
   plan->pairs = plan->ends + ends;
   plan->group_pairs = group_pairs;
   return true;
@@ -53,29 +52,14 @@ bool Plan(const TapGemm& gemm, const StemWorkspace& workspace, const Device& dev
 
 }  // namespace
 
-bool StemDinputCan(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device) {
-  StemDinputPlan plan;
-  return Plan(gemm, workspace, device, &plan);
-}
-
-bool StemDinputTakes(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device) {
-  StemDinputPlan plan;
-  // Every stretch reads all of g; a block has a multiprocessor to itself; products without a tap are in vain.
-  constexpr int kFewSlots = 3;
-  return gemm.slots >= 9 && gemm.source_rows >= 128 && Plan(gemm, workspace, device, &plan) &&
-         plan.stretch >= kFewSlots && gemm.groups.count() * gemm.batch * 4 >= device.multiprocessors &&
-         workspace.taps * 4 >= gemm.source_rows * gemm.slots;
-}
-
-Status RunStemDinput(const LaunchSite& site, const TapGemm& gemm, const StemWorkspace& workspace,
-                     const Device& device) {
-  StemDinputPlan plan;
-  if (!Plan(gemm, workspace, device, &plan)) {
-    return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "a stem's dinput fits"};
-  }
-  KNNCONV_GPU_RETURN_IF_ERROR(LaunchStemOrder(site, gemm, plan));
-  return gemm.compute_type == Element::kF16 ? LaunchStemDinput<Half>(site, gemm, plan, device.shared_bytes)
-                                            : LaunchStemDinput<BFloat>(site, gemm, plan, device.shared_bytes);
+bool ChooseStem(const TapGemm& gemm, const Device& device, bool forced, StemDinputPlan* plan) {
+  // Products without a tap are in vain.
+  if (!forced && (gemm.slots < 9 || gemm.source_rows < 128)) return false;
+  if (!forced && gemm.table.taps * 4 < gemm.source_rows * gemm.slots) return false;
+  if (!Plan(gemm, device, plan)) return false;
+  // Every stretch reads all of g; a block has a multiprocessor to itself.
+  constexpr int kFewSlots = 5;
+  return forced || (plan->stretch >= kFewSlots && gemm.groups.count() * gemm.batch * 4 >= device.multiprocessors);
 }
 
 }  // namespace knnconv::gpu

@@ -45,25 +45,22 @@ struct StemDinputPlan {
   }
 };
 
-// Room in which both kernels can work, for lists of `taps` taps.
-struct StemWorkspace {
-  void* data;
-  int64_t bytes, taps;
-};
-
-// Whether the kernels can compute `gemm` on the device.
-bool StemDinputCan(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device);
-
-// Whether they are the ones to choose by shape.
-bool StemDinputTakes(const TapGemm& gemm, const StemWorkspace& workspace, const Device& device);
-
-// Writes all rows, those of hubs too. InvalidConfiguration where StemDinputCan is false.
-Status RunStemDinput(const LaunchSite& site, const TapGemm& gemm, const StemWorkspace& workspace, const Device& device);
+// Whether the stem kernels of dinput are to compute `gemm`: where they can if `forced`, else where they are expected to be
+// the fastest, too; and how they are laid out.
+bool ChooseStem(const TapGemm& gemm, const Device& device, bool forced, StemDinputPlan* plan);
 
 Status LaunchStemOrder(const LaunchSite& site, const TapGemm& gemm, const StemDinputPlan& plan);
 
 // Instantiated in a source of its own for each type of products.
 template <typename T>
 Status LaunchStemDinput(const LaunchSite& site, const TapGemm& gemm, const StemDinputPlan& plan, int shared_limit);
+
+// Writes all rows, those of hubs too.
+inline Status RunStemDinput(const LaunchSite& site, const TapGemm& gemm, const Device& device,
+                            const StemDinputPlan& plan) {
+  KNNCONV_GPU_RETURN_IF_ERROR(LaunchStemOrder(site, gemm, plan));
+  return gemm.compute_type == Element::kF16 ? LaunchStemDinput<Half>(site, gemm, plan, device.shared_bytes)
+                                            : LaunchStemDinput<BFloat>(site, gemm, plan, device.shared_bytes);
+}
 
 }  // namespace knnconv::gpu
