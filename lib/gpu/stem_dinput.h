@@ -45,8 +45,8 @@ struct StemDinputPlan {
   }
 };
 
-// Whether the stem kernels of dinput are to compute `gemm`: where they can if `forced`, else where they are expected to be
-// the fastest, too; and how they are laid out.
+// Whether the stem kernels of dinput are to compute `gemm`: where they can if `forced`, else where they are expected to
+// be the fastest, too; and how they are laid out.
 bool ChooseStem(const TapGemm& gemm, const Device& device, bool forced, StemDinputPlan* plan);
 
 Status LaunchStemOrder(const LaunchSite& site, const TapGemm& gemm, const StemDinputPlan& plan);
@@ -54,6 +54,8 @@ Status LaunchStemOrder(const LaunchSite& site, const TapGemm& gemm, const StemDi
 // Instantiated in a source of its own for each type of products.
 template <typename T>
 Status LaunchStemDinput(const LaunchSite& site, const TapGemm& gemm, const StemDinputPlan& plan, int shared_limit);
+extern template Status LaunchStemDinput<Half>(const LaunchSite&, const TapGemm&, const StemDinputPlan&, int);
+extern template Status LaunchStemDinput<BFloat>(const LaunchSite&, const TapGemm&, const StemDinputPlan&, int);
 
 // Writes all rows, those of hubs too.
 inline Status RunStemDinput(const LaunchSite& site, const TapGemm& gemm, const Device& device,

@@ -36,8 +36,8 @@ KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int
   }
 }
 
-// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `ends` are the lane's, of the
-// warp's first block, and `lists` what they say.
+// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `ends` are the lane's, of
+// the warp's first block, and `lists` what they say.
 template <typename Shape>
 KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample, int stretch,
                                const uint32_t* ends, StemLists lists, char* shared) {
@@ -98,12 +98,15 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
       }
       if (Shape::kTiles.singles != 0) reinterpret_cast<float*>(shared + plan.singles_at)[plan.nowhere] = 0.0f;
     }
+    uint4 rows[Shape::kLoads];
+    LoadCotangent<Shape>(gemm, sample, warp, rows);
 #pragma unroll 1
     for (int stretch = 0; stretch < plan.stretches; ++stretch) {
-      const int slots = min(plan.stretch, gemm.slots - stretch * plan.stretch);
-      const uint32_t* const ends = sample.ends + warp * plan.block_ends + kFirstEnd + stretch * kOrderedSources + lane * 2;
+      const uint32_t* const ends =
+          sample.ends + warp * plan.block_ends + kFirstEnd + stretch * kOrderedSources + lane * 2;
       StemLists lists;
-      MultiplyStretch<Shape>(gemm, plan, sample, weights_at, slots, shared,
+      __syncthreads();  // weights are there, and every warp is done with the last stretch's products
+      MultiplyStretch<Shape>(gemm, plan, sample, stretch, weights_at, rows, shared,
                              [&] { lists = FindLists(ends, warp < plan.blocks); });
       const StemWeightShare<Shape> share = FetchStemWeights<Shape>(gemm, plan, sample, stretch + 1);
       AddStretch<Shape>(gemm, plan, sample, stretch, ends, lists, shared);

@@ -8,10 +8,12 @@
 
 namespace knnconv::gpu {
 
-// The lane's part of row `row` of g, 8 elements of every 32 from `line` on; zeros where there are none.
+// The lane's part of 8 rows of g, of each row 8 elements of every 32; zeros where there are none.
 template <typename Shape>
-KNNCONV_DEVICE void LoadCotangent(const TapGemm& gemm, const char* line, int row, uint4 (&to)[Shape::kLoads]) {
-  const int first = threadIdx.x % 4 * 8;
+KNNCONV_DEVICE void LoadCotangent(const TapGemm& gemm, const StemSample& sample, int unit,
+                                  uint4 (&to)[Shape::kLoads]) {
+  const int lane = threadIdx.x % kWarpSize, row = unit * 8 + lane / 4, first = lane % 4 * 8;
+  const char* const line = sample.g + (int64_t{row} * gemm.depth + first) * 2;
 #pragma unroll
   for (int load = 0; load < Shape::kLoads; ++load) {
     const bool exists = row < gemm.source_rows && load * 32 + first < gemm.depth;
@@ -53,13 +55,14 @@ KNNCONV_DEVICE StemWeightShare<Shape> FetchStemWeights(const TapGemm& gemm, cons
     }
     const bool exists = tile < kStemDinputTiles && slot < slots && at < gemm.depth;
     const int64_t element = (int64_t{first + slot} * Shape::kChannels + channel) * gemm.depth + at;
-    share.unit[i] = exists ? ReadOnly(reinterpret_cast<const uint4*>(sample.weight + element * 2)) : make_uint4(0, 0, 0, 0);
+    const uint4* const from = reinterpret_cast<const uint4*>(sample.weight + element * 2);
+    share.unit[i] = exists ? ReadOnly(from) : make_uint4(0, 0, 0, 0);
   }
   return share;
 }
 
-// Stores weights by rows of tiles. Of 32 channels, a lane of the products has four pairs of neighbours of g, which it loads
-// at once; here each of these pairs stands beside those of the quad's other lanes, as ldmatrix deals them.
+// Stores weights by rows of tiles. Of 32 channels, a lane of the products has four pairs of neighbours of g, which it
+// loads at once; here each of these pairs stands beside those of the quad's other lanes, as ldmatrix deals them.
 template <typename Shape>
 KNNCONV_DEVICE void StoreStemWeights(const StemWeightShare<Shape>& share, char* to) {
   using Share = StemWeightShare<Shape>;
@@ -67,7 +70,8 @@ KNNCONV_DEVICE void StoreStemWeights(const StemWeightShare<Shape>& share, char* 
   for (int i = 0; i < Share::kShare; ++i) {
     if (Share::Row(i) >= kStemDinputTiles * 16) continue;
     const int at = Share::Depth(i);
-    uint32_t* const word = reinterpret_cast<uint32_t*>(to + Share::Row(i) * kStemWeightPitch) + at / 32 * 16 + at / 8 % 4;
+    char* const line = to + Share::Row(i) * kStemWeightPitch;
+    uint32_t* const word = reinterpret_cast<uint32_t*>(line) + at / 32 * 16 + at / 8 % 4;
     word[0] = share.unit[i].x;
     word[4] = share.unit[i].y;
     word[8] = share.unit[i].z;
@@ -135,32 +139,31 @@ KNNCONV_DEVICE void MultiplyUnit(const StemDinputPlan& plan, const StemWeights<S
   for (int tile = 0; tile < kStemDinputTiles; ++tile) StoreProducts<Shape>(plan, tile, place, slots, c[tile], shared);
 }
 
-// Calls `before_last` when the last rows of g are on their way.
+// Every other stretch goes through the warp's rows of g backward, so that the last of one, which stay in `rows`, are
+// the first of the next. Calls `before_last` when all rows of g are there or on their way.
 template <typename Shape, typename BeforeLast>
 KNNCONV_DEVICE void MultiplyStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample,
-                                    const char* weights_at, int slots, char* shared, const BeforeLast& before_last) {
+                                    int stretch, const char* weights_at, uint4 (&rows)[Shape::kLoads], char* shared,
+                                    const BeforeLast& before_last) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  int row = warp * 8 + lane / 4, place = lane / 4 * plan.pitch + warp * 8 + lane % 4 * 2;
-  const char* line = sample.g + (int64_t{row} * gemm.depth + lane % 4 * 8) * 2;
-  uint4 next[Shape::kLoads];
-  LoadCotangent<Shape>(gemm, line, row, next);
-  __syncthreads();  // weights are there, and every warp is done with the last stretch's products
+  const int count = (plan.units - warp + Shape::kWarps - 1) / Shape::kWarps;
+  const int step = stretch % 2 == 0 ? Shape::kWarps : -Shape::kWarps;
+  const int slots = min(plan.stretch, gemm.slots - stretch * plan.stretch);
+  int unit = stretch % 2 == 0 ? warp : warp + (count - 1) * Shape::kWarps;
+  const int place = lane / 4 * plan.pitch + lane % 4 * 2;
   StemWeights<Shape> weights;
   LoadStemWeights<Shape>(weights_at, weights);
-  int unit = warp;
 #pragma unroll 1
-  for (; unit + Shape::kWarps < plan.units; unit += Shape::kWarps) {
-    uint4 rows[Shape::kLoads];
+  for (int left = count; left > 1; --left) {
+    uint4 next[Shape::kLoads];
+    LoadCotangent<Shape>(gemm, sample, unit + step, next);
+    MultiplyUnit<Shape>(plan, weights, rows, place + unit * 8, slots, shared);
 #pragma unroll
     for (int load = 0; load < Shape::kLoads; ++load) rows[load] = next[load];
-    row += Shape::kWarps * 8;
-    line += Shape::kWarps * 16 * gemm.depth;
-    LoadCotangent<Shape>(gemm, line, row, next);
-    MultiplyUnit<Shape>(plan, weights, rows, place, slots, shared);
-    place += Shape::kWarps * 8;
+    unit += step;
   }
   before_last();
-  if (unit < plan.units) MultiplyUnit<Shape>(plan, weights, next, place, slots, shared);
+  if (count > 0) MultiplyUnit<Shape>(plan, weights, rows, place + unit * 8, slots, shared);
 }
 
 }  // namespace knnconv::gpu
