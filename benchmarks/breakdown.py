@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import compare, cudnn, harness, machine, memory, operands, peers, shapes
+from benchmarks import compare, cudnn, harness, head_start, machine, memory, operands, peers, shapes
 
 _LONG_S = 3e-3  # beside a call of that length its start is nothing
 _PRODUCT_BYTES = 8 * 2**30  # of gathered matrices at a time
@@ -135,7 +135,7 @@ def _prepare(programs: Programs, sets: Sequence[tuple[Any, ...]], sample_s: floa
     samplers: dict[str, harness.Sampler] = {"device": whole}
     if programs.together is not None and whole.seconds < _LONG_S:
         samplers = {
-            "device": harness.queued_sampler(programs.together, sets, sample_s=sample_s),
+            "device": harness.queued_sampler(programs.together, sets, sample_s=sample_s, ahead=head_start.for_device()),
             "host": harness.host_sampler(programs.one, sets),
         }
     record = {

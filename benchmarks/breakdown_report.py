@@ -106,8 +106,8 @@ def show(results: dict[str, Any], console: Console) -> None:
     console.print(", ".join(f"{name} {version}" for name, version in versions.items()))
     rates = ", ".join(f"{dtype} {rate / 1e12:.3g} TFLOP/s" for dtype, rate in peaks["flops"].items())
     console.print(f"ceilings: {rates}, copy {peaks['bytes'] / 1e9:.1f} GB/s")
-    if results["entries"]:
-        console.print(entry_table(results["entries"]))
+    for kind in dict.fromkeys(record["shape"]["kind"] for record in results["entries"]):
+        console.print(entry_table([record for record in results["entries"] if record["shape"]["kind"] == kind]))
     if results["steps"]:
         console.print(step_table(results["steps"]))
     for line in summary(results["entries"]):

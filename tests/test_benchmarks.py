@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from benchmark_cases import TINY_SHAPES
 
-from benchmarks import harness, machine, memory, shapes
+from benchmarks import harness, head_start, machine, memory, shapes
 
 # The harness measures whatever runs, with compiled kernels or without.
 pytestmark = pytest.mark.filterwarnings("ignore::jax_knnconv.FallbackWarning")
@@ -137,6 +137,66 @@ def test_queued_sampler_waits_for_the_last_run_alone():
     start = clock.now
     assert sampler() == 1
     assert waited == [start + 8]  # four runs of two calls
+
+
+class Busy:
+    """A device that ends its work at certain times; a host that waits for them on the same clock."""
+
+    def __init__(self, clock):
+        self.clock, self.free_at, self.leads = clock, 0.0, []
+
+    def start(self, seconds):
+        clock, end = self.clock, max(self.free_at, self.clock.now) + seconds
+        self.free_at = end
+
+        class Work:
+            def is_ready(self):
+                return clock.now >= end
+
+            def block_until_ready(self):
+                clock.now = max(clock.now, end)
+
+        return Work()
+
+    def ahead(self, seconds):
+        self.leads.append(seconds)
+        return self.start(seconds)
+
+
+def test_sample_behind_other_work_is_the_devices_alone():
+    clock = Ticks()
+    busy = Busy(clock)
+
+    def together(*sets):
+        clock.now += 1  # the host is slower than the device
+        return busy.start(0.25)
+
+    sampler = harness.queued_sampler(together, [(), ()], sample_s=4, clock=clock, ahead=busy.ahead)
+    assert sampler() == 0.125
+    assert busy.leads == [6]  # four runs of a second each, and half as much again
+
+
+def test_head_start_that_ended_too_early_is_doubled():
+    clock = Ticks()
+    busy, slow = Busy(clock), [0]
+
+    def together(*sets):
+        clock.now += 1 + slow.pop() if slow else 1
+        return busy.start(0.25)
+
+    sampler = harness.queued_sampler(together, [()], sample_s=2, clock=clock, ahead=busy.ahead)
+    slow.append(7)  # once
+    assert sampler() == 0.25
+    assert busy.leads == [3, 6]
+
+
+def test_head_start_has_pieces_for_the_seconds_asked():
+    ahead = head_start.HeadStart(16)
+    ahead._piece_s = 0.5
+    before = np.array(ahead._buffer)
+    np.testing.assert_array_equal(ahead(1.25), -before)  # negated three times
+    np.testing.assert_array_equal(ahead(0), before)  # once at least
+    assert head_start.for_device() is None  # where the host computes
 
 
 # Memory ------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The breakdowns: what they measure, their result files and tables."""
 
+import functools
 import io
 import json
 import subprocess
@@ -17,6 +18,7 @@ from benchmarks import (
     cifar10_step,
     cudnn,
     dense_breakdown,
+    head_start,
     knn_breakdown,
     machine,
     operands,
@@ -39,6 +41,7 @@ def accelerator(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(operands, "_LEAST_ON_GPU", 2)
     monkeypatch.setattr(operands, "_BYTES_ON_GPU", 0)
+    monkeypatch.setattr(head_start, "_shared", lambda: head_start.HeadStart(4096))
 
 
 def measured(shape, pass_name="forward", dtype="float32", settings=SETTINGS):
@@ -213,14 +216,13 @@ def test_tables():
 
 def test_convolutions_of_a_step():
     layers = [
-        line(10.0**-i, 1.0, name=f"layer {i}", pass_name=pass_name)
-        for i in range(cifar10_step.CONVOLUTIONS)
-        for pass_name in shapes.PASSES
+        line(10.0**-i, 1.0, name=f"layer {i}", pass_name=pass_name) for i in range(5) for pass_name in shapes.PASSES
     ]
-    # The first layer, 1 ms a pass, has no dinput.
-    assert cifar10_breakdown.convolution_ms(layers, "ours", "bfloat16") == pytest.approx(2 + 3 * 0.1111)
-    assert cifar10_breakdown.convolution_ms(layers, "ours", "float16") is None
-    assert cifar10_breakdown.convolution_ms(layers[:-1], "ours", "bfloat16") is None
+    spent = functools.partial(cifar10_breakdown.convolution_ms, layers=[f"layer {i}" for i in range(4)])
+    # The first layer, 1 ms a pass, has no dinput; the last one is none of the step's.
+    assert spent(layers, "ours", "bfloat16") == pytest.approx(2 + 3 * 0.111)
+    assert spent(layers, "ours", "float16") is None
+    assert spent(layers[:11], "ours", "bfloat16") is None
 
 
 # Whole runs --------------------------------------------------------------------------------------------------------
@@ -289,7 +291,6 @@ def test_cifar10(ceilings, accelerator, monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(cifar10_step, "make_step", make_step)
     monkeypatch.setattr(cifar10_step, "_BATCH", {"gpu": 2})
-    monkeypatch.setattr(cifar10_step, "CONVOLUTIONS", 1)
     monkeypatch.setattr(shapes, "cifar10_layers", lambda size: [DENSE])
     path = tmp_path / "gpu.json"
     arguments = ["--dtypes", "float32", "--repeats", "2", "--quick", "--out", str(path)]

@@ -1,0 +1,51 @@
+"""Work that a device gets ahead of what is timed, so that the host has queued all of that before it begins.
+
+Without it a sample of short calls shows the host: the device waits for the first call, and where calls are shorter than
+their start, for each of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+
+import jax
+import jax.numpy as jnp
+
+_BYTES = 2**30  # half a millisecond on a large GPU: a few pieces last longer than a host takes to queue a sample
+_TIMED_PIECES = 8
+
+
+class HeadStart:
+    """Negates a buffer in place, again and again: long pieces of work that the host starts in no time.
+
+    Args:
+      nbytes: of the buffer.
+    """
+
+    def __init__(self, nbytes: int = _BYTES):
+        self._negate = jax.jit(lambda x: -x, donate_argnums=0)
+        self._buffer = self._negate(jnp.ones(nbytes // 4, jnp.float32))
+        jax.block_until_ready(self._buffer)
+        start = time.perf_counter()
+        for _ in range(_TIMED_PIECES):
+            self._buffer = self._negate(self._buffer)
+        jax.block_until_ready(self._buffer)
+        self._piece_s = (time.perf_counter() - start) / _TIMED_PIECES
+
+    def __call__(self, seconds: float) -> jax.Array:
+        """Start work of about so many seconds. The result is there when it ends; the next call takes it back."""
+        for _ in range(max(1, math.ceil(seconds / self._piece_s))):
+            self._buffer = self._negate(self._buffer)
+        return self._buffer
+
+
+@functools.cache
+def _shared() -> HeadStart:
+    return HeadStart()
+
+
+def for_device() -> HeadStart | None:
+    """One for the default device; None where the host itself computes."""
+    return None if jax.default_backend() == "cpu" else _shared()
