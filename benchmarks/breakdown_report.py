@@ -64,7 +64,7 @@ def entry_table(records: Sequence[dict[str, Any]]) -> Table:
 
 
 def step_table(steps: Sequence[dict[str, Any]]) -> Table:
-    """One row a training step and clock, with the part that the convolutions take of the device's time."""
+    """One row a training step and clock, and the parts of the device's time."""
     table = Table(title="Training step against the plain Flax twin, milliseconds", title_justify="left")
     for header in ("model", "dtype", "time"):
         table.add_column(header)
@@ -73,10 +73,9 @@ def step_table(steps: Sequence[dict[str, Any]]) -> Table:
     for step in steps:
         kinds = [kind for kind in ("device", "loop", "call", "host") if kind in step["ours"]]
         rows = {kind: [step[side][kind]["min_ms"] for side in ("ours", "peer")] for kind in kinds}
-        if "convolutions_ms" in step:
-            rows["convolutions"] = [step["convolutions_ms"][side] for side in ("ours", "peer")]
+        rows |= {kind: [step[side]["kernels"][kind] for side in ("ours", "peer")] for kind in step["ours"]["kernels"]}
         for kind, (ours, peer) in rows.items():
-            times = (report.number(ours), report.number(peer), report.number(peer / ours))
+            times = (report.number(ours), report.number(peer), report.number(peer / ours) if ours else "-")
             table.add_row(step["name"], step["dtype"], kind, *times)
     return table
 

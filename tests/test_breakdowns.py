@@ -1,6 +1,5 @@
 """The breakdowns: what they measure, their result files and tables."""
 
-import functools
 import io
 import json
 import subprocess
@@ -214,17 +213,6 @@ def test_tables():
     ]
 
 
-def test_convolutions_of_a_step():
-    layers = [
-        line(10.0**-i, 1.0, name=f"layer {i}", pass_name=pass_name) for i in range(5) for pass_name in shapes.PASSES
-    ]
-    spent = functools.partial(cifar10_breakdown.convolution_ms, layers=[f"layer {i}" for i in range(4)])
-    # The first layer, 1 ms a pass, has no dinput; the last one is none of the step's.
-    assert spent(layers, "ours", "bfloat16") == pytest.approx(2 + 3 * 0.111)
-    assert spent(layers, "ours", "float16") is None
-    assert spent(layers[:11], "ours", "bfloat16") is None
-
-
 # Whole runs --------------------------------------------------------------------------------------------------------
 
 
@@ -303,8 +291,7 @@ def test_cifar10(ceilings, accelerator, monkeypatch, tmp_path, capsys):
     for side in ("ours", "peer"):
         for kind in ("device", "loop", "call", "host"):
             assert step[side][kind]["min_ms"] > 0
-        times = [entry["sides"][side]["device"]["min_ms"] for entry in results["entries"] if entry["pass"] != "dinput"]
-        assert step["convolutions_ms"][side] == pytest.approx(sum(times))
+        assert step[side]["kernels"] == {"convolutions": 0, "others": 0, "waits": 0}  # on a CPU
     assert step["ratio"] == pytest.approx(step["peer"]["loop"]["min_ms"] / step["ours"]["loop"]["min_ms"])
     shown = capsys.readouterr().out
     assert "Training step" in shown
