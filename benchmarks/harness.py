@@ -24,8 +24,8 @@ Clock = Callable[[], float]
 Name = TypeVar("Name", bound=Hashable)
 
 _MOST_CALLS = 1000
-_MOST_QUEUED = 16  # runs; JAX makes the host wait when many are in flight
-_TRIALS = 3  # of queuing a sample while the device is busy
+_MOST_QUEUED = 18  # runs; JAX makes the host wait when some dozens are in flight
+_TRIALS = 4  # of queuing runs while the device is busy
 
 
 class Sides(NamedTuple):
@@ -178,10 +178,12 @@ def queued_sampler(
     Args:
       together: makes a call on each of `sets`.
       sets: its operands.
-      sample_s: that many seconds of runs are a sample, at least one.
+      sample_s: that many seconds of runs are a sample, one run at least.
       clock: seconds.
-      ahead: starts work of so many seconds and returns what to wait for: a sample is queued behind it and begins when
-        it ends. Without it, a sample also has the start of its first run and, where it takes longer, the host's time.
+      ahead: starts work of so many seconds and returns what to wait for. Runs are queued while the device does it, so
+        that their time is the device's even where the host takes longer to start them; and a sample is what three times
+        as many runs take longer, so that how soon the host wakes up does not count. Samples then scatter to both sides
+        of the truth: take their median.
     """
 
     def queue(times: int) -> Any:
@@ -195,33 +197,34 @@ def queued_sampler(
     def run(times: int) -> float:
         start = clock()
         jax.block_until_ready(queue(times))
-        return (clock() - start) / (times * len(sets))
+        return clock() - start
+
+    def run_behind(times: int) -> float:
+        nonlocal lead_s
+        assert ahead is not None
+        for _ in range(_TRIALS):
+            busy = ahead(times * lead_s)
+            result = queue(times)
+            if busy.is_ready():
+                jax.block_until_ready(result)
+                lead_s *= 2
+                continue
+            jax.block_until_ready(busy)
+            start = clock()
+            jax.block_until_ready(result)
+            return clock() - start
+        return run(times)
 
     run(1)
-    times = calls_per_sample(run(1) * len(sets), sample_s)
     if ahead is None:
-        return lambda: run(times)
-
-    times = min(times, _MOST_QUEUED)
+        times = calls_per_sample(run(1), sample_s)
+        return lambda: run(times) / (times * len(sets))
+    times = min(calls_per_sample(run(1), sample_s / 2), _MOST_QUEUED // 3)
     start = clock()
     result = queue(times)
-    lead_s = 1.5 * (clock() - start)
+    lead_s = 1.5 * (clock() - start) / times
     jax.block_until_ready(result)
-
-    def sample() -> float:
-        nonlocal lead_s
-        for trial in range(_TRIALS):
-            busy = ahead(lead_s)
-            result = queue(times)
-            if not busy.is_ready() or trial + 1 == _TRIALS:
-                break
-            lead_s *= 2
-        jax.block_until_ready(busy)
-        start = clock()
-        jax.block_until_ready(result)
-        return (clock() - start) / (times * len(sets))
-
-    return sample
+    return lambda: (run_behind(3 * times) - run_behind(times)) / (2 * times * len(sets))
 
 
 def device_sampler(

@@ -7,6 +7,7 @@ import os
 import pathlib
 import platform
 import re
+import statistics
 import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -87,8 +88,10 @@ def result_path(device: dict[str, Any], program: str = "") -> pathlib.Path:
 
 def _best_seconds(call: Callable[[Any], Any], sample_s: float = 0.05) -> float:
     # Calls queue, so that an accelerator does not wait for its host between them.
-    sampler = harness.queued_sampler(call, [()], sample_s=sample_s, ahead=head_start.for_device())
-    return min(sampler() for _ in range(_SAMPLES))
+    ahead = head_start.for_device()
+    sampler = harness.queued_sampler(call, [()], sample_s=sample_s, ahead=ahead)
+    samples = [sampler() for _ in range(_SAMPLES)]
+    return min(samples) if ahead is None else statistics.median(samples)
 
 
 @functools.cache

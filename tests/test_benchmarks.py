@@ -143,10 +143,11 @@ class Busy:
     """A device that ends its work at certain times; a host that waits for them on the same clock."""
 
     def __init__(self, clock):
-        self.clock, self.free_at, self.leads = clock, 0.0, []
+        self.clock, self.free_at, self.leads, self.wakes_after = clock, 0.0, [], 0.0
 
     def start(self, seconds):
-        clock, end = self.clock, max(self.free_at, self.clock.now) + seconds
+        clock, wakes_after = self.clock, self.wakes_after
+        end = max(self.free_at, clock.now) + seconds
         self.free_at = end
 
         class Work:
@@ -154,7 +155,7 @@ class Busy:
                 return clock.now >= end
 
             def block_until_ready(self):
-                clock.now = max(clock.now, end)
+                clock.now = max(clock.now, end + wakes_after)
 
         return Work()
 
@@ -173,29 +174,56 @@ def test_sample_behind_other_work_is_the_devices_alone():
 
     sampler = harness.queued_sampler(together, [(), ()], sample_s=4, clock=clock, ahead=busy.ahead)
     assert sampler() == 0.125
-    assert busy.leads == [6]  # four runs of a second each, and half as much again
+    assert busy.leads == [9, 3]  # six runs and two, of a second each for the host, and half as much again
+
+
+def test_late_waking_does_not_count():
+    clock = Ticks()
+    busy = Busy(clock)
+    busy.wakes_after = 0.375
+
+    def together(*sets):
+        return busy.start(0.25)
+
+    sampler = harness.queued_sampler(together, [()], sample_s=1, clock=clock, ahead=busy.ahead)
+    assert sampler() == 0.25
 
 
 def test_head_start_that_ended_too_early_is_doubled():
     clock = Ticks()
-    busy, slow = Busy(clock), [0]
+    busy, delays = Busy(clock), []
 
     def together(*sets):
-        clock.now += 1 + slow.pop() if slow else 1
+        clock.now += 1 + (delays.pop() if delays else 0)
         return busy.start(0.25)
 
     sampler = harness.queued_sampler(together, [()], sample_s=2, clock=clock, ahead=busy.ahead)
-    slow.append(7)  # once
+    delays.append(7)  # once
     assert sampler() == 0.25
-    assert busy.leads == [3, 6]
+    assert busy.leads == [4.5, 9, 3]
 
 
-def test_head_start_has_pieces_for_the_seconds_asked():
+def test_host_that_cannot_get_ahead_counts():
+    clock = Ticks()
+    busy = Busy(clock)
+
+    def together(*sets):
+        clock.now += 1
+        return busy.start(0.25)
+
+    def nothing(seconds):
+        return busy.start(0)
+
+    sampler = harness.queued_sampler(together, [()], sample_s=2, clock=clock, ahead=nothing)
+    assert sampler() == 1
+
+
+def test_head_start_has_pieces_for_the_seconds_asked(monkeypatch):
+    monkeypatch.setattr(head_start, "_ROUNDS", 1)
     ahead = head_start.HeadStart(16)
-    ahead._piece_s = 0.5
-    before = np.array(ahead._buffer)
-    np.testing.assert_array_equal(ahead(1.25), -before)  # negated three times
-    np.testing.assert_array_equal(ahead(0), before)  # once at least
+    ahead._buffer, ahead._piece_s = jnp.zeros(4), 0.5
+    np.testing.assert_array_equal(ahead(1.25), np.full(4, 1.75))  # three pieces of x/2 + 1
+    np.testing.assert_array_equal(ahead(0), np.full(4, 1.875))  # one at least
     assert head_start.for_device() is None  # where the host computes
 
 

@@ -40,7 +40,7 @@ def accelerator(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(operands, "_LEAST_ON_GPU", 2)
     monkeypatch.setattr(operands, "_BYTES_ON_GPU", 0)
-    monkeypatch.setattr(head_start, "_shared", lambda: head_start.HeadStart(4096))
+    monkeypatch.setattr(head_start, "for_device", lambda: None)
 
 
 def measured(shape, pass_name="forward", dtype="float32", settings=SETTINGS):
@@ -74,7 +74,7 @@ def test_sides(shape, sides):
     assert record["agrees"]
     assert record["failures"] == {}
     assert record["tflops"] == pytest.approx(
-        shapes.operations(shape) / record["sides"]["ours"]["device"]["min_ms"] / 1e9, rel=1e-6
+        shapes.operations(shape) / record["sides"]["ours"]["device"]["median_ms"] / 1e9, rel=1e-6
     )
     for side in record["sides"].values():
         assert 0 < side["device"]["min_ms"] <= side["device"]["median_ms"]
