@@ -213,6 +213,17 @@ def test_cifar_twins_give_the_same_logits():
     np.testing.assert_allclose(ours, flax, rtol=1e-4, atol=1e-4)
 
 
+def test_cifar_pools_as_flax_does():
+    from cifar10_model import _halve
+
+    random = np.random.default_rng(1)
+    x, g = (jnp.asarray(random.normal(size=size), jnp.float32) for size in ((2, 6, 8, 3), (2, 3, 4, 3)))
+    y, pull = jax.vjp(_halve, x)
+    expected, expected_pull = jax.vjp(lambda x: nnx.max_pool(x, (2, 2), strides=(2, 2)), x)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(pull(g)[0], expected_pull(g)[0])
+
+
 def test_cifar_trains_on_synthetic_images():
     done = run_example("train_cifar10.py", "--steps", 3, "--batch", 32, "--dtype", "float16")
     assert done.returncode == 0, done.stderr
