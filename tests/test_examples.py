@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
