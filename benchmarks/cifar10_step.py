@@ -23,7 +23,7 @@ _MODEL = ROOT / "examples" / "cifar10_model.py"
 _BACKENDS = {"ours": "knnconv", "peer": "flax"}
 _BATCH = {"cpu": 64, "gpu": 256}
 _BATCHES = 4  # different ones, taken in turns
-_SCANNED_BATCHES = 16  # of one executable that times the device alone
+_SCANNED_BATCHES = 4  # of one executable that times the device alone; of more, the twin's launches would fill the queue
 _LOOP_STARTS = 5  # a loop is sampled so much longer than the rest, beside which its start is nothing
 
 

@@ -25,7 +25,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 _MOST_CALLS = 1000
 _MOST_QUEUED = 18  # runs; JAX makes the host wait when some dozens are in flight
-_TRIALS = 4  # of queuing runs while the device is busy
+_LONGEST_LEAD_S = 0.03  # for one run, by which a host has queued it if it can: too many launches make it wait
 
 
 class Sides(NamedTuple):
@@ -201,18 +201,16 @@ def queued_sampler(
 
     def run_behind(times: int) -> float:
         nonlocal lead_s
-        assert ahead is not None
-        for _ in range(_TRIALS):
+        while ahead is not None and lead_s < _LONGEST_LEAD_S:
             busy = ahead(times * lead_s)
             result = queue(times)
-            if busy.is_ready():
+            if not busy.is_ready():
+                jax.block_until_ready(busy)
+                start = clock()
                 jax.block_until_ready(result)
-                lead_s *= 2
-                continue
-            jax.block_until_ready(busy)
-            start = clock()
+                return clock() - start
             jax.block_until_ready(result)
-            return clock() - start
+            lead_s *= 2
         return run(times)
 
     run(1)

@@ -31,7 +31,8 @@ class HeadStart:
             return lax.fori_loop(0, _ROUNDS, lambda _, x: 0.5 * x + 1, x)
 
         self._work = jax.jit(rounds, donate_argnums=0)
-        self._buffer = self._work(jnp.ones(nbytes // 4, jnp.float32))
+        self._elements = nbytes // 4
+        self._buffer = self._work(jnp.ones(self._elements, jnp.float32))
         jax.block_until_ready(self._buffer)
         start = time.perf_counter()
         for _ in range(_TIMED_PIECES):
@@ -41,6 +42,8 @@ class HeadStart:
 
     def __call__(self, seconds: float) -> jax.Array:
         """Start work of so many seconds or more. The result is there when it ends; the next call takes it back."""
+        if self._buffer.is_deleted():  # a call was interrupted
+            self._buffer = jnp.ones(self._elements, jnp.float32)
         for _ in range(max(1, math.ceil(seconds / self._piece_s))):
             self._buffer = self._work(self._buffer)
         return self._buffer

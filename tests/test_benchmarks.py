@@ -164,7 +164,8 @@ class Busy:
         return self.start(seconds)
 
 
-def test_sample_behind_other_work_is_the_devices_alone():
+def test_sample_behind_other_work_is_the_devices_alone(monkeypatch):
+    monkeypatch.setattr(harness, "_LONGEST_LEAD_S", 100)
     clock = Ticks()
     busy = Busy(clock)
 
@@ -177,7 +178,8 @@ def test_sample_behind_other_work_is_the_devices_alone():
     assert busy.leads == [9, 3]  # six runs and two, of a second each for the host, and half as much again
 
 
-def test_late_waking_does_not_count():
+def test_late_waking_does_not_count(monkeypatch):
+    monkeypatch.setattr(harness, "_LONGEST_LEAD_S", 100)
     clock = Ticks()
     busy = Busy(clock)
     busy.wakes_after = 0.375
@@ -189,7 +191,8 @@ def test_late_waking_does_not_count():
     assert sampler() == 0.25
 
 
-def test_head_start_that_ended_too_early_is_doubled():
+def test_head_start_that_ended_too_early_is_doubled(monkeypatch):
+    monkeypatch.setattr(harness, "_LONGEST_LEAD_S", 100)
     clock = Ticks()
     busy, delays = Busy(clock), []
 
@@ -203,7 +206,7 @@ def test_head_start_that_ended_too_early_is_doubled():
     assert busy.leads == [4.5, 9, 3]
 
 
-def test_host_that_cannot_get_ahead_counts():
+def test_host_that_cannot_get_ahead_counts(monkeypatch):
     clock = Ticks()
     busy = Busy(clock)
 
@@ -214,6 +217,7 @@ def test_host_that_cannot_get_ahead_counts():
     def nothing(seconds):
         return busy.start(0)
 
+    monkeypatch.setattr(harness, "_LONGEST_LEAD_S", 100)
     sampler = harness.queued_sampler(together, [()], sample_s=2, clock=clock, ahead=nothing)
     assert sampler() == 1
 
@@ -224,6 +228,8 @@ def test_head_start_has_pieces_for_the_seconds_asked(monkeypatch):
     ahead._buffer, ahead._piece_s = jnp.zeros(4), 0.5
     np.testing.assert_array_equal(ahead(1.25), np.full(4, 1.75))  # three pieces of x/2 + 1
     np.testing.assert_array_equal(ahead(0), np.full(4, 1.875))  # one at least
+    ahead._buffer.delete()  # as an interruption does
+    np.testing.assert_array_equal(ahead(0), np.full(4, 1.5))
     assert head_start.for_device() is None  # where the host computes
 
 
