@@ -25,6 +25,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 _MOST_CALLS = 1000
 _MOST_QUEUED = 18  # runs; JAX makes the host wait when some dozens are in flight
+_LEAST_LEAD_S = 1e-4
 _LONGEST_LEAD_S = 0.03  # for one run, by which a host has queued it if it can: too many launches make it wait
 
 
@@ -220,7 +221,7 @@ def queued_sampler(
     times = min(calls_per_sample(run(1), sample_s / 2), _MOST_QUEUED // 3)
     start = clock()
     result = queue(times)
-    lead_s = 1.5 * (clock() - start) / times
+    lead_s = max(_LEAST_LEAD_S, 1.5 * (clock() - start) / times)
     jax.block_until_ready(result)
     return lambda: (run_behind(3 * times) - run_behind(times)) / (2 * times * len(sets))
 
