@@ -33,8 +33,8 @@ class Settings(NamedTuple):
     """What is measured, and for how long."""
 
     repeats: int = 15
-    budget_s: float = 0.4  # for the repeats of one entry
-    sample_s: float = 0.005
+    budget_s: float = 0.5  # for the repeats of one entry
+    sample_s: float = 0.01
     implementation: str = "auto"
     kernels: tuple[str, ...] = ()  # forced, beside ours
 
@@ -48,12 +48,13 @@ class Entry(NamedTuple):
 
 
 class Side(NamedTuple):
-    """A function of operands that `arrange` makes of (x, weight, g, neighbours), and how many sets it is called on."""
+    """A function of operands that `arrange` makes of (x, weight, g, neighbours), and how it is called."""
 
     function: Callable[..., jax.Array]
     arrange: Callable[..., tuple[Any, ...]] | None
     theirs: bool  # takes the index matrix instead of the table
-    calls: int
+    sets: int
+    calls: int  # of one executable, some on the same set
 
 
 class Programs(NamedTuple):
@@ -68,18 +69,20 @@ def sides_of(entry: Entry, settings: Settings) -> dict[str, Side]:
     """By name: "ours", "peer", "gemm" for KNN, and each forced kernel."""
     shape, name = entry.shape, entry.pass_name
     itemsize = jnp.dtype(entry.dtype).itemsize
-    calls = operands.set_count(shape, itemsize)
+    sets, calls = operands.set_count(shape, itemsize), operands.call_count(shape, itemsize)
 
     def ours(kernel: str | None = None) -> Side:
-        return Side(peers.one_pass(peers.ours(shape, settings.implementation, kernel), name), None, False, calls)
+        return Side(peers.one_pass(peers.ours(shape, settings.implementation, kernel), name), None, False, sets, calls)
 
-    sides = {"ours": ours(), "peer": Side(peers.one_pass(peers.peer(shape), name), None, True, calls)}
+    # A gather and a product take long enough, to compile above all.
+    peer_calls = sets if isinstance(shape, shapes.Knn) else calls
+    sides = {"ours": ours(), "peer": Side(peers.one_pass(peers.peer(shape), name), None, True, sets, peer_calls)}
     if isinstance(shape, shapes.Knn):
         product = peers.gathered_product(shape, name)
         width = shape.outputs if name == "dinput" else shape.channels
         matrix = shape.batch * shape.taps * width * itemsize
-        fitting = max(2, min(calls, _PRODUCT_BYTES // matrix))
-        sides["gemm"] = Side(product.multiply, product.arrange, True, fitting)
+        fitting = max(2, min(sets, _PRODUCT_BYTES // matrix))
+        sides["gemm"] = Side(product.multiply, product.arrange, True, fitting, calls)
     return sides | {kernel: ours(kernel) for kernel in settings.kernels}
 
 
@@ -126,7 +129,7 @@ class _Prepared(NamedTuple):
     record: dict[str, Any]
 
 
-def _prepare(programs: Programs, sets: Sequence[tuple[Any, ...]], sample_s: float) -> _Prepared:
+def _prepare(programs: Programs, sets: Sequence[tuple[Any, ...]], calls: int, sample_s: float) -> _Prepared:
     """Run once, and choose how to time by how long a call takes."""
     if programs.arrange is not None:
         sets = [programs.arrange(*entry) for entry in sets]
@@ -135,7 +138,12 @@ def _prepare(programs: Programs, sets: Sequence[tuple[Any, ...]], sample_s: floa
     samplers: dict[str, harness.Sampler] = {"device": whole}
     if programs.together is not None and whole.seconds < _LONG_S:
         samplers = {
-            "device": harness.queued_sampler(programs.together, sets, sample_s=sample_s, ahead=head_start.for_device()),
+            "device": harness.queued_sampler(
+                programs.together,
+                [sets[i % len(sets)] for i in range(calls)],
+                sample_s=sample_s,
+                ahead=head_start.for_device(),
+            ),
             "host": harness.host_sampler(programs.one, sets),
         }
     record = {
@@ -161,9 +169,9 @@ def measure(entry: Entry, made: operands.Operands, programs: dict[str, Programs 
         if isinstance(found, str):
             continue
         neighbours = made.peer if sides[name].theirs else made.ours
-        sets = [(*operand_set, neighbours) for operand_set in made.sets[: sides[name].calls]]
+        sets = [(*operand_set, neighbours) for operand_set in made.sets[: sides[name].sets]]
         try:
-            prepared[name] = _prepare(found, sets, settings.sample_s)
+            prepared[name] = _prepare(found, sets, sides[name].calls, settings.sample_s)
         except jax.errors.JaxRuntimeError as error:  # a forced kernel that does not take the call, or no memory
             failures[name] = str(error)
     samples = harness.interleave(

@@ -21,7 +21,7 @@ import jax_knnconv as jkc
 from benchmarks import ROOT, harness, head_start
 
 _MATMUL_SIDE = {"cpu": 1536, "gpu": 8192}
-_COPY_BYTES = {"cpu": 2**27, "gpu": 2**30}
+_COPY_BYTES = {"cpu": 2**27, "gpu": 2**31}
 _SAMPLES = 7
 
 
