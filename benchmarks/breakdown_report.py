@@ -13,7 +13,7 @@ from benchmarks import report
 
 _RIVALS = ("peer", "gemm", "cudnn")
 # Samples of the device alone scatter to both sides; other load only adds to the rest.
-_STATISTICS = {"device": "median_ms"}
+_STATISTICS = {"device": "median_ms", "loop": "median_ms"}
 
 
 def others(records: Sequence[dict[str, Any]]) -> list[str]:
@@ -34,7 +34,10 @@ def _side(record: dict[str, Any], name: str, kind: str = "device") -> str:
 
 
 def entry_table(records: Sequence[dict[str, Any]]) -> Table:
-    """One row an entry: the device's time of each side, with "x" how many times ours, and the gap to the floor."""
+    """One row an entry: the device's time of each side, with "x" how many times ours, and the gap to the floor.
+
+    Then a call's time among many of one executable, started in a loop, and the host's until a single call returns.
+    """
     title = "Milliseconds of the device, median of the repeats; x = that side's time / ours, gap = ours / floor"
     table = Table(title=title, title_justify="left")
     table.add_column("shape", no_wrap=True)
@@ -42,7 +45,7 @@ def entry_table(records: Sequence[dict[str, Any]]) -> Table:
     table.add_column("dtype", no_wrap=True)
     names = others(records)
     headers = ["ours", "TFLOP/s", *(header for name in names for header in (name, "x")), "floor", "gap"]
-    for header in (*headers, "host", "peer host", "temp MB", "peer temp"):
+    for header in (*headers, "loop", "peer loop", "host", "peer host", "temp MB", "peer temp"):
         table.add_column(header, justify="right")
     for record in records:
         sides, ratios = record["sides"], record.get("ratios", {})
@@ -62,8 +65,7 @@ def entry_table(records: Sequence[dict[str, Any]]) -> Table:
             *beside,
             report.number(record["floor_ms"]),
             report.number(record["gap"]) if "gap" in record else "-",
-            _side(record, "ours", "host"),
-            _side(record, "peer", "host"),
+            *(_side(record, side, kind) for kind in ("loop", "host") for side in ("ours", "peer")),
             *(report.megabytes(sides.get(name, {}).get("temporary_bytes")) for name in ("ours", "peer")),
         )
     return table

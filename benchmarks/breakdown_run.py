@@ -84,7 +84,7 @@ def main(
     # PyTorch's process runs on the same device.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` and job managers interrupt with it
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    console = Console(width=None if sys.stdout.isatty() else 220)
     settings = _settings(options)
     size = machine.size() if options.size == "auto" else options.size
     chosen: Sequence[shapes.Shape] = [shape for shape in table(size) if options.match in shape.name]

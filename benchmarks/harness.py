@@ -1,10 +1,10 @@
 """Timing: samplers that take one sample each, and rounds in which they take turns.
 
-On a CPU a call's wall time is its time. On a GPU three times tell more: of a call with its result waited for; of the
-host alone, until the call returns and the device still works; of the device alone, from one executable that makes a
-call on each of many input sets, several runs of which are queued while the device does other work (`head_start.py`): it
-never waits for the host. XLA records such an executable into a CUDA graph, where all its kernels can be recorded, and
-the graph is replayed.
+On a CPU a call's wall time is its time. On a GPU four times tell more: of a call with its result waited for; of the
+host alone, until the call returns and the device still works; in a loop, of one executable that makes a call on each of
+many input sets and is started again and again; of the device alone, from the same executable, several runs of which are
+queued while the device does other work (`head_start.py`), so that it never waits for the host. XLA records such an
+executable into CUDA graphs, as far as its kernels can be recorded, and replays them.
 """
 
 from __future__ import annotations
@@ -173,6 +173,7 @@ def queued_sampler(
     sample_s: float,
     clock: Clock = time.perf_counter,
     ahead: Callable[[float], Any] | None = None,
+    differences: bool = False,
 ) -> Sampler:
     """Samples of seconds a call of a compiled `together` function: its runs queue, and only the last is waited for.
 
@@ -182,9 +183,9 @@ def queued_sampler(
       sample_s: that many seconds of runs are a sample, one run at least.
       clock: seconds.
       ahead: starts work of so many seconds and returns what to wait for. Runs are queued while the device does it, so
-        that their time is the device's even where the host takes longer to start them; and a sample is what three times
-        as many runs take longer, so that how soon the host wakes up does not count. Samples then scatter to both sides
-        of the truth: take their median.
+        that their time is the device's even where the host takes longer to start them. Samples are differences then.
+      differences: a sample is what three times as many runs take longer, so that neither the start of the first nor how
+        soon the host wakes up counts. Samples scatter to both sides of the truth: take their median.
     """
 
     def queue(times: int) -> Any:
@@ -215,7 +216,7 @@ def queued_sampler(
         return run(times)
 
     run(1)
-    if ahead is None:
+    if ahead is None and not differences:
         times = calls_per_sample(run(1), sample_s)
         return lambda: run(times) / (times * len(sets))
     times = min(calls_per_sample(run(1), sample_s / 2), _MOST_QUEUED // 3)
