@@ -33,8 +33,8 @@ class Settings(NamedTuple):
     """What is measured, and for how long."""
 
     repeats: int = 15
-    budget_s: float = 0.6  # for the repeats of one entry
-    sample_s: float = 0.01
+    budget_s: float = 0.4  # for the repeats of one entry
+    sample_s: float = 0.006
     implementation: str = "auto"
     kernels: tuple[str, ...] = ()  # forced, beside ours
 
@@ -124,12 +124,14 @@ def compile_all(entries: Sequence[Entry], settings: Settings) -> dict[tuple[Entr
 
 
 class _Prepared(NamedTuple):
-    samplers: dict[str, harness.Sampler]  # "device", "loop" and "host", or "device" alone
+    samplers: dict[str, harness.Sampler]  # "device", "host" and perhaps "loop", or "device" alone
     result: jax.Array
     record: dict[str, Any]
 
 
-def _prepare(programs: Programs, sets: Sequence[tuple[Any, ...]], calls: int, sample_s: float) -> _Prepared:
+def _prepare(
+    programs: Programs, sets: Sequence[tuple[Any, ...]], calls: int, sample_s: float, *, in_loop: bool
+) -> _Prepared:
     """Run once, and choose how to time by how long a call takes."""
     if programs.arrange is not None:
         sets = [programs.arrange(*entry) for entry in sets]
@@ -140,9 +142,10 @@ def _prepare(programs: Programs, sets: Sequence[tuple[Any, ...]], calls: int, sa
         run, called = programs.together, [sets[i % len(sets)] for i in range(calls)]
         samplers = {
             "device": harness.queued_sampler(run, called, sample_s=sample_s, ahead=head_start.for_device()),
-            "loop": harness.queued_sampler(run, called, sample_s=sample_s, differences=True),
             "host": harness.host_sampler(programs.one, sets),
         }
+        if in_loop:
+            samplers["loop"] = harness.queued_sampler(run, called, sample_s=sample_s, differences=True)
     record = {
         "temporary_bytes": memory.temporary_bytes(programs.one),
         "implementation": compare.implementation_of(programs.one),
@@ -168,14 +171,15 @@ def measure(entry: Entry, made: operands.Operands, programs: dict[str, Programs 
         neighbours = made.peer if sides[name].theirs else made.ours
         sets = [(*operand_set, neighbours) for operand_set in made.sets[: sides[name].sets]]
         try:
-            prepared[name] = _prepare(found, sets, sides[name].calls, settings.sample_s)
+            in_loop = name in ("ours", "peer")  # what people run
+            prepared[name] = _prepare(found, sets, sides[name].calls, settings.sample_s, in_loop=in_loop)
         except jax.errors.JaxRuntimeError as error:  # a forced kernel that does not take the call, or no memory
             failures[name] = str(error)
     samples = harness.interleave(
         {(name, kind): sampler for name, side in prepared.items() for kind, sampler in side.samplers.items()},
         rounds=settings.repeats,
         budget_s=settings.budget_s,
-        least_rounds=2,
+        least_rounds=3,
     )
     times = {
         name: {kind: harness.milliseconds(samples[name, kind]) for kind in side.samplers} | side.record

@@ -18,7 +18,7 @@ from benchmarks.shapes import Knn, Shape, moved_bytes
 _FEW, _MANY = 2, 8
 _MORE_THAN_CACHES = 64 * 2**20  # bytes
 # An executable of many short calls brings its own start down in proportion.
-_MOST_ON_GPU, _MOST_CALLS_ON_GPU, _LEAST_ON_GPU, _BYTES_ON_GPU = 16, 64, 4, 2**30
+_MOST_ON_GPU, _MOST_CALLS_ON_GPU, _LEAST_ON_GPU, _BYTES_ON_GPU = 16, 32, 4, 2**30
 _POOL = 2**22  # random numbers, which large operands repeat
 
 

@@ -86,10 +86,10 @@ def test_sides(shape, sides):
 def test_accelerator_is_timed_apart_from_its_host(accelerator):
     record = measured(KNN)
     assert record["agrees"]
-    for side in record["sides"].values():
+    for name, side in record["sides"].items():
         assert side["device"]["min_ms"] > 0
         assert side["host"]["min_ms"] > 0
-        assert "loop" in side
+        assert ("loop" in side) == (name != "gemm")
 
 
 def test_long_calls_are_timed_one_by_one(accelerator, monkeypatch):
