@@ -25,8 +25,8 @@ _LONG_S = 3e-3  # beside a call of that length its start is nothing
 _PRODUCT_BYTES = 8 * 2**30  # of gathered matrices at a time
 _TFLOP = 1e12
 # XLA times the algorithms of convolutions and products as it compiles them, which a busy host disturbs.
-_COMPILERS = max(1, (os.cpu_count() or 1) // 4)
-_COMPILED_TOGETHER = 9  # entries
+_COMPILERS = max(1, (os.cpu_count() or 1) // 3)
+_COMPILED_TOGETHER = 18  # entries
 
 
 class Settings(NamedTuple):
@@ -55,6 +55,7 @@ class Side(NamedTuple):
     theirs: bool  # takes the index matrix instead of the table
     sets: int
     calls: int  # of one executable, some on the same set
+    options: dict[str, Any] | None = None  # of XLA's
 
 
 class Programs(NamedTuple):
@@ -82,8 +83,13 @@ def sides_of(entry: Entry, settings: Settings) -> dict[str, Side]:
         width = shape.outputs if name == "dinput" else shape.channels
         matrix = shape.batch * shape.taps * width * itemsize
         fitting = max(2, min(sets, _PRODUCT_BYTES // matrix))
-        sides["gemm"] = Side(product.multiply, product.arrange, True, fitting, calls)
+        sides["gemm"] = Side(product.multiply, product.arrange, True, fitting, calls, _library_products())
     return sides | {kernel: ours(kernel) for kernel in settings.kernels}
+
+
+def _library_products() -> dict[str, Any] | None:
+    """The options by which XLA takes the vendor's library for products, instead of kernels that it makes itself."""
+    return None if jax.default_backend() == "cpu" else {"xla_gpu_enable_triton_gemm": False}
 
 
 def _abstract(values: Any) -> Any:
@@ -102,10 +108,10 @@ def compile_side(entry: Entry, side: Side) -> Programs | str:
         if side.arrange is not None:
             arrange = compare.compile_for(side.arrange, arguments)
             arguments = jax.eval_shape(side.arrange, *arguments)
-        one = compare.compile_for(side.function, arguments)
+        one = compare.compile_for(side.function, arguments, side.options)
         together = None
         if jax.default_backend() != "cpu":
-            together = compare.compile_for(harness.together(side.function), [arguments] * side.calls)
+            together = compare.compile_for(harness.together(side.function), [arguments] * side.calls, side.options)
         return Programs(arrange, one, together)
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         return str(error)

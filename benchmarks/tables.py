@@ -1,7 +1,8 @@
 """All in one run: KNN and dense convolutions, pass by pass, beside their rivals and floors, and the training step.
 
-`python -m benchmarks.tables`; about four minutes on a GPU. The peers are `x[:, indices]` with einsum and
-`lax.conv_general_dilated`; beside them stand the product of the already gathered matrix and cuDNN's best.
+`python -m benchmarks.tables`; some four minutes on a GPU, and an interruption leaves what was done so far. The peers are
+`x[:, indices]` with einsum and `lax.conv_general_dilated`; beside them stand the product of the already gathered matrix
+and cuDNN's best.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from benchmarks import breakdown_run, cifar10_breakdown, dense_breakdown, knn_br
 
 def table(size: str) -> list[shapes.Shape]:
     """The shapes of all breakdowns in a size, "cpu" or "gpu"."""
-    return [*knn_breakdown.table(size), *dense_breakdown.table(size)]
+    return [*dense_breakdown.table(size), *knn_breakdown.table(size)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

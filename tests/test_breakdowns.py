@@ -43,6 +43,7 @@ def accelerator(monkeypatch):
     monkeypatch.setattr(operands, "_BYTES_ON_GPU", 0)
     monkeypatch.setattr(head_start, "for_device", lambda: None)
     monkeypatch.setattr(harness, "_MOST_QUEUED", 3)
+    monkeypatch.setattr(breakdown, "_library_products", lambda: None)  # which a CPU does not know
 
 
 def measured(shape, pass_name="forward", dtype="float32", settings=SETTINGS):
