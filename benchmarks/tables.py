@@ -1,8 +1,8 @@
 """All in one run: KNN and dense convolutions, pass by pass, beside their rivals and floors, and the training step.
 
-`python -m benchmarks.tables`; some four minutes on a GPU, and an interruption leaves what was done so far. The peers are
-`x[:, indices]` with einsum and `lax.conv_general_dilated`; beside them stand the product of the already gathered matrix
-and cuDNN's best.
+`python -m benchmarks.tables`; some four minutes on a GPU, and an interruption leaves what was done so far. The peers
+are `x[:, indices]` with einsum and `lax.conv_general_dilated`; beside them stand the product of the already gathered
+matrix and cuDNN's best.
 """
 
 from __future__ import annotations
