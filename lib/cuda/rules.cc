@@ -66,7 +66,7 @@ gpu::GroupShape Groups(int64_t count) {
 // {"kernel": name}, and for the portable kernels what `describe` adds of their launch.
 template <typename Decision, typename Describe>
 nb::dict ToDict(const Decision& decision, const Describe& describe) {
-  constexpr const char* kNames[] = {"portable", "halo", "halo", "hopper", "halo"};
+  constexpr const char* kNames[] = {"portable", "halo", "halo", "hopper", "hopper", "halo"};
   nb::dict found;
   found["kernel"] = kNames[decision.index()];
   if (decision.index() == 0) describe(std::get<0>(decision), found);

@@ -7,6 +7,7 @@
 #include "gpu/dweight_reduce.h"
 #include "gpu/halo_dweight.h"
 #include "hopper/dweight.h"
+#include "hopper/halo_dweight.h"
 
 namespace knnconv::gpu {
 namespace {
@@ -36,6 +37,15 @@ template <typename Taps>
 Status Run(const LaunchSite& site, const Dweight& dweight, const Taps& taps, const Device&,
            const hopper::DweightPlan& plan) {
   if constexpr (kHasHopperKernels) return hopper::RunDweight(site, dweight, taps, plan);
+  return Refused(KernelFamily::kHopper, __FILE__, __LINE__);
+}
+
+template <typename Taps>
+Status Run(const LaunchSite& site, const Dweight& dweight, const Taps& taps, const Device& device,
+           const hopper::HaloDweightPlan& plan) {
+  if constexpr (kHasHopperKernels && std::is_same_v<Taps, DenseTaps>) {
+    return hopper::RunHalo(site, dweight, taps, device, plan);
+  }
   return Refused(KernelFamily::kHopper, __FILE__, __LINE__);
 }
 

@@ -83,7 +83,12 @@ Status Choose(const Dweight& dweight, const Taps& taps, const Device& device, co
   }
   if constexpr (kHasHopperKernels) {
     const bool forced = wanted.kernel == KernelFamily::kHopper;
-    if (Allows(wanted.kernel, KernelFamily::kHopper) &&
+    const bool allowed = Allows(wanted.kernel, KernelFamily::kHopper);
+    if constexpr (std::is_same_v<Taps, DenseTaps>) {
+      auto& plan = decision->emplace<hopper::HaloDweightPlan>();
+      if (allowed && hopper::ChooseHalo(dweight, taps, device, /*forced=*/false, &plan)) return {};
+    }
+    if (allowed &&
         hopper::ChooseDweight(dweight, taps, device, forced, &decision->emplace<hopper::DweightPlan>())) {
       return {};
     }

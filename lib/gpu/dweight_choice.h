@@ -12,11 +12,13 @@
 #include "gpu/halo_dweight_plan.h"
 #include "gpu/stem_dweight.h"
 #include "hopper/dweight_choice.h"
+#include "hopper/halo_dweight_plan.h"
 
 namespace knnconv::gpu {
 
-// The portable kernels', the halo kernels', the stem kernels', Hopper's.
-using DweightDecision = std::variant<DweightLaunch, HaloDweightPlan, StemDweightPlan, hopper::DweightPlan>;
+// The portable kernels', the halo kernels', the stem kernels', Hopper's, and its halo kernels'.
+using DweightDecision = std::variant<DweightLaunch, HaloDweightPlan, StemDweightPlan, hopper::DweightPlan,
+                                     hopper::HaloDweightPlan>;
 
 // Decides within what `wanted` allows. An error where no kernel can do that.
 Status ChooseDweight(const Dweight& dweight, const DenseTaps& taps, const Device& device, const DweightChoice& wanted,

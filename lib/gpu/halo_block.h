@@ -122,9 +122,11 @@ KNNCONV_DEVICE HaloTaps FindTaps(const TapGemm& gemm, const HaloGeometry& geomet
   return taps;
 }
 
-// Writes the taps' entries to `table`, filled up to a multiple of `per_step`, and their slots to `slots`.
-KNNCONV_DEVICE void FillTable(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, int threads,
-                              int per_step, HaloEntry* table, int32_t* slots) {
+// Calls visit(tap, slot, at) for the thread's share of a class's taps: `at` is where the tap reads, in bytes from a
+// pixel's own place.
+template <typename Visit>
+KNNCONV_DEVICE void VisitTaps(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, int threads,
+                              const Visit& visit) {
   const WindowTaps& window = gemm.window;
   for (int slot = threadIdx.x; slot < gemm.slots; slot += threads) {
     const Divisor::Result f = geometry.by_kernel_width.Divide(slot);
@@ -136,11 +138,19 @@ KNNCONV_DEVICE void FillTable(const TapGemm& gemm, const HaloGeometry& geometry,
     const Divisor::Result across = geometry.by_step.Divide(offset[1] - taps.origin[1]);
     const int at = (offset[0] - taps.origin[0]) * geometry.line_pitch + across.remainder * geometry.plane_pitch +
                    across.quotient * geometry.pixel_pitch;
+    visit(tap, slot, at);
+  }
+}
+
+// Writes the taps' entries to `table`, filled up to a multiple of `per_step`, and their slots to `slots`.
+KNNCONV_DEVICE void FillTable(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps, int threads,
+                              int per_step, HaloEntry* table, int32_t* slots) {
+  VisitTaps(gemm, geometry, taps, threads, [&](int tap, int slot, int at) {
     slots[tap] = slot;
     for (int chunk = 0; chunk < geometry.chunks; ++chunk) {
-      table[tap * geometry.chunks + chunk] = {at + chunk * kHaloChunk * 2, -1};
+      table[tap * geometry.chunks + chunk] = {at + chunk * geometry.chunk_pitch, -1};
     }
-  }
+  });
   const int entries = taps.taps * geometry.chunks, filler = entries + static_cast<int>(threadIdx.x);
   if (filler < (entries + per_step - 1) / per_step * per_step) table[filler] = {0, 0};
 }

@@ -172,7 +172,7 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Tile::kThreads, Tile::kBlocks)
     int stage = plan.stage_at, other = plan.stage_at + plan.stage_bytes, chain = 0;
     const auto copy = [&](int tile, int to) {
       const int halo = raw ? plan.raw_at : to + plan.cotangent_bytes;
-      StageHalo(forward, plan, slice, slice.source, tile, shared + halo);
+      StageHalo(forward, plan, slice, slice.source, tile, threadIdx.x, shared + halo);
       StageCotangent<Tile>(forward, plan, slice, tile, shared + to);
     };
     const int stride = static_cast<int>(plan.slices);

@@ -225,7 +225,7 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, Shape::kBlocks)
     const float* const bias = reinterpret_cast<const float*>(shared + plan.bias_at);
     const bool raw = plan.raw_bytes > 0, single = plan.stage_at == plan.halo_at;
     int halo = plan.halo_at, other = plan.stage_at;
-    StageHalo(gemm, plan, block, block.source, block.part, shared + (raw ? other : halo));
+    StageHalo(gemm, plan, block, block.source, block.part, threadIdx.x, shared + (raw ? other : halo));
     CommitCopies();
     FillTables<Shape>(gemm, plan, block, shared);
     __syncthreads();
@@ -245,7 +245,7 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, Shape::kBlocks)
       }
       const auto stage_next = [&] {
         if (tile + stride < plan.all_tiles) {
-          StageHalo(gemm, plan, block, block.source, tile + stride, shared + other);
+          StageHalo(gemm, plan, block, block.source, tile + stride, threadIdx.x, shared + other);
         }
         CommitCopies();
       };

@@ -24,7 +24,8 @@ int TapsOf(const WindowTaps& window, int dimension) {
 
 // Takes the tile of at most `rows` pixels with the least work: products cost a tile the same however much of it exists,
 // and staging a pixel of the halo about a quarter of a pixel's products (9 taps of 32 channels).
-void ChooseTile(const WindowTaps& window, const int64_t (&size)[2], int rows, HaloGeometry* geometry) {
+bool ChooseTile(const WindowTaps& window, int rows, int (*tile)[2]) {
+  const auto& size = LargestClass(window).pixels;
   int64_t least = 0;
   for (int width = 1; width <= rows; ++width) {
     const bool fills = width == size[1] || (width % 8 == 0 && width < size[1] + 8);
@@ -35,12 +36,22 @@ void ChooseTile(const WindowTaps& window, const int64_t (&size)[2], int rows, Ha
     const int64_t cost = tiles * (4 * rows + halo);
     if (least != 0 && cost >= least) continue;
     least = cost;
-    geometry->tile[0] = static_cast<int32_t>(height);
-    geometry->tile[1] = width;
+    (*tile)[0] = static_cast<int>(height);
+    (*tile)[1] = width;
   }
+  return least != 0;
 }
 
-// Takes the share with the fewest passes.
+}  // namespace
+
+HaloSize LargestClass(const WindowTaps& window) {
+  HaloSize size;
+  for (int d = 0; d < 2; ++d) {
+    size.pixels[d] = CeilDiv(window.out_size[d], window.transposed ? window.stride[d] : 1);
+  }
+  return size;
+}
+
 HaloShare ShareLines(int units, int lines, int threads) {
   HaloShare share{};
   int64_t least = 0;
@@ -58,24 +69,24 @@ HaloShare ShareLines(int units, int lines, int threads) {
   return share;
 }
 
-}  // namespace
-
 bool PlanGeometry(const TapGemm& gemm, bool quads, int threads, int rows, HaloGeometry* geometry) {
+  int tile[2];
+  return ChooseTile(gemm.window, rows, &tile) && PlanTiles(gemm, quads, threads, tile[0], tile[1], geometry);
+}
+
+bool PlanTiles(const TapGemm& gemm, bool quads, int threads, int height, int width, HaloGeometry* geometry) {
   const WindowTaps& window = gemm.window;
-  *geometry = {};
-  int64_t size[2];  // pixels of the largest class
+  const HaloSize size = LargestClass(window);
   int64_t classes = 1;
+  *geometry = {};
+  geometry->tile[0] = height;
+  geometry->tile[1] = width;
+  int64_t halo[2];
   for (int d = 0; d < 2; ++d) {
     geometry->spacing[d] = window.transposed ? window.stride[d] : 1;
     geometry->step[d] = window.transposed ? 1 : window.stride[d];
-    size[d] = CeilDiv(window.out_size[d], geometry->spacing[d]);
     classes *= std::min(geometry->spacing[d], window.out_size[d]);
-  }
-  ChooseTile(window, size, rows, geometry);
-  if (geometry->tile[1] == 0) return false;
-  int64_t halo[2];
-  for (int d = 0; d < 2; ++d) {
-    geometry->tiles[d] = static_cast<int32_t>(CeilDiv(size[d], geometry->tile[d]));
+    geometry->tiles[d] = static_cast<int32_t>(CeilDiv(size.pixels[d], geometry->tile[d]));
     halo[d] = std::max<int64_t>(1, HaloOf(window, d, geometry->tile[d]));
     if (halo[d] > 4096) return false;
     geometry->halo[d] = static_cast<int32_t>(halo[d]);
@@ -88,6 +99,7 @@ bool PlanGeometry(const TapGemm& gemm, bool quads, int threads, int rows, HaloGe
   geometry->taps = static_cast<int32_t>(taps);
 
   geometry->chunks = quads ? 1 : static_cast<int32_t>(CeilDiv(gemm.depth, kHaloChunk));
+  geometry->chunk_pitch = 16;
   // Odd in units of 16 bytes: 8 neighbouring pixels' chunks lie in different banks.
   geometry->pixel_pitch = quads ? 8 : (geometry->chunks | 1) * 16;
   const int64_t plane = CeilDiv(halo[1], geometry->step[1]) * geometry->pixel_pitch, line = plane * geometry->step[1];

@@ -60,7 +60,8 @@ struct HaloGeometry {
   int32_t all_tiles;   // of one class: those of all images
   int32_t chunks;      // of a pixel; 1 where it is a quad
   int32_t taps;        // of the class with the most
-  int32_t pixel_pitch, plane_pitch, line_pitch;  // bytes from a pixel, a plane, a line of the halo to the next
+  // Bytes from a chunk of a pixel, a pixel, a plane, a line of the halo to the next.
+  int32_t chunk_pitch, pixel_pitch, plane_pitch, line_pitch;
   int32_t halo_bytes;
   // Source pixels that 16-byte copies cannot put in place (channels no multiple of 8, float32) are copied as they lie
   // in memory, line by line, and put in place from there. 0: copies put them in place.
@@ -71,7 +72,20 @@ struct HaloGeometry {
   Divisor by_width, by_chunks, by_step, by_tiles_across, by_tiles, by_padded_depth, by_kernel_width;
 };
 
-// Tiles of at most `rows` pixels. False where counts leave 32 bits or a halo would be far too large.
+// Pixels of the largest class.
+struct HaloSize {
+  int64_t pixels[2];
+};
+HaloSize LargestClass(const WindowTaps& window);
+
+// Takes the share with the fewest passes.
+HaloShare ShareLines(int units, int lines, int threads);
+
+// The geometry of tiles of this height and width, which `threads` stage. False where counts leave 32 bits or a halo
+// would be far too large.
+bool PlanTiles(const TapGemm& gemm, bool quads, int threads, int height, int width, HaloGeometry* geometry);
+
+// The same of tiles of at most `rows` pixels.
 bool PlanGeometry(const TapGemm& gemm, bool quads, int threads, int rows, HaloGeometry* geometry);
 
 // What forward and dinput add.

@@ -151,11 +151,12 @@ KNNCONV_DEVICE int PlaceInLine(const HaloGeometry& geometry, int pixel) {
   return across.remainder * geometry.plane_pitch + across.quotient * geometry.pixel_pitch;
 }
 
-// Copies a halo to its place; what lies outside the image is zero.
-KNNCONV_DEVICE void CopyHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloPlace& place, char* to) {
+// The share of thread number `thread` in copying a halo to its place; what lies outside the image is zero.
+KNNCONV_DEVICE void CopyHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloPlace& place, int thread,
+                             char* to) {
   const WindowTaps& window = gemm.window;
   const HaloShare& share = geometry.share;
-  const Divisor::Result first = share.by_width.Divide(threadIdx.x);
+  const Divisor::Result first = share.by_width.Divide(thread);
   if (first.quotient >= share.rows) return;
   const int units = geometry.halo[1] * geometry.chunks;
   const int64_t line_bytes = int64_t{window.source_size[1]} * gemm.depth * 2;
@@ -165,7 +166,8 @@ KNNCONV_DEVICE void CopyHalo(const TapGemm& gemm, const HaloGeometry& geometry, 
     const int column = place.column + pixel.quotient;
     const bool exists = IsInside(column, window.source_size[1]);
     int h = place.line + first.quotient;
-    char* at = to + first.quotient * geometry.line_pitch + PlaceInLine(geometry, pixel.quotient) + pixel.remainder * 16;
+    char* at = to + first.quotient * geometry.line_pitch + PlaceInLine(geometry, pixel.quotient) +
+               pixel.remainder * geometry.chunk_pitch;
     const char* from = place.image + h * line_bytes + (int64_t{column} * gemm.depth + pixel.remainder * kHaloChunk) * 2;
 #pragma unroll 2
     for (int line = first.quotient; line < geometry.halo[0]; line += share.rows) {
@@ -177,11 +179,12 @@ KNNCONV_DEVICE void CopyHalo(const TapGemm& gemm, const HaloGeometry& geometry, 
   }
 }
 
-// Copies a halo's lines as they lie in memory, from the 16 bytes on in which a line starts.
-KNNCONV_DEVICE void CopyRawHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloPlace& place, char* to) {
+// The same in copying a halo's lines as they lie in memory, from the 16 bytes on in which a line starts.
+KNNCONV_DEVICE void CopyRawHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloPlace& place, int thread,
+                                char* to) {
   const WindowTaps& window = gemm.window;
   const HaloShare& share = geometry.raw_share;
-  const Divisor::Result part = share.by_width.Divide(threadIdx.x);
+  const Divisor::Result part = share.by_width.Divide(thread);
   if (part.quotient >= share.rows) return;
   const int pixel_bytes = gemm.depth * ElementBytes(gemm.source_type);
   const int64_t line_bytes = int64_t{window.source_size[1]} * pixel_bytes;
@@ -249,14 +252,14 @@ KNNCONV_DEVICE void PlaceRawHalo(const TapGemm& gemm, const HaloGeometry& geomet
   }
 }
 
-// Starts to copy the halo of a tile: to its place, or raw. `source` is the group's.
+// Starts to copy the thread's share of the halo of a tile: to its place, or raw. `source` is the group's.
 KNNCONV_DEVICE void StageHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps,
-                              const char* source, int tile, char* to) {
+                              const char* source, int tile, int thread, char* to) {
   const HaloPlace place = PlaceOfHalo(gemm, geometry, taps, source, tile);
   if (geometry.raw_bytes == 0) {
-    CopyHalo(gemm, geometry, place, to);
+    CopyHalo(gemm, geometry, place, thread, to);
   } else {
-    CopyRawHalo(gemm, geometry, place, to);
+    CopyRawHalo(gemm, geometry, place, thread, to);
   }
 }
 

@@ -97,8 +97,12 @@ Status ChooseTapGemm(const TapGemm& gemm, const Device& device, const TileChoice
   }
   if constexpr (kHasHopperKernels) {
     const bool forced = wanted.kernel == KernelFamily::kHopper;
+    const auto choose_halo = [&](bool always) {
+      return hopper::ChooseHalo(gemm, device, always, &decision->emplace<hopper::HaloPlan>());
+    };
     if (Allows(wanted.kernel, KernelFamily::kHopper) &&
-        hopper::ChooseForm(gemm, device, forced, &decision->emplace<hopper::TapForm>())) {
+        (choose_halo(false) || hopper::ChooseForm(gemm, device, forced, &decision->emplace<hopper::TapForm>()) ||
+         (forced && choose_halo(true)))) {
       return {};
     }
   }

@@ -12,12 +12,15 @@
 #include "gpu/stem.h"
 #include "gpu/stem_dinput.h"
 #include "gpu/tap_gemm_launch.h"
+#include "hopper/halo_plan.h"
 #include "hopper/tap_choice.h"
 
 namespace knnconv::gpu {
 
-// The portable kernels', the halo kernels', the stem kernels' of forward, Hopper's, the stem kernels' of dinput.
-using TapDecision = std::variant<TapLaunch, HaloPlan, StemPlan, hopper::TapForm, StemDinputPlan>;
+// The portable kernels', the halo kernels', the stem kernels' of forward, Hopper's, and its halo kernels', the stem
+// kernels' of dinput.
+using TapDecision =
+    std::variant<TapLaunch, HaloPlan, StemPlan, hopper::TapForm, hopper::HaloPlan, StemDinputPlan>;
 
 // Decides within what `wanted` allows. An error where no kernel can do that.
 Status ChooseTapGemm(const TapGemm& gemm, const Device& device, const TileChoice& wanted, TapDecision* decision);

@@ -3,6 +3,7 @@
 
 #include "gpu/halo.h"
 #include "gpu/tap_choice.h"
+#include "hopper/halo.h"
 #include "hopper/tap_gemm.h"
 
 namespace knnconv::gpu {
@@ -34,6 +35,11 @@ Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, co
 
 Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, const hopper::TapForm& form) {
   if constexpr (kHasHopperKernels) return hopper::RunTapGemm(site, gemm, device, form);
+  return Refused(KernelFamily::kHopper, __FILE__, __LINE__);
+}
+
+Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, const hopper::HaloPlan& plan) {
+  if constexpr (kHasHopperKernels) return hopper::RunHalo(site, gemm, device, plan);
   return Refused(KernelFamily::kHopper, __FILE__, __LINE__);
 }
 

@@ -168,7 +168,12 @@ KNNCONV_DEVICE void SyncThreads(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The same, and tells whether the predicate holds in any of them.
+// Arrives at barrier `id` without waiting; others of `threads` wait there.
+KNNCONV_DEVICE void ArriveAt(int id, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// As SyncThreads, and tells whether the predicate holds in any of them.
 KNNCONV_DEVICE bool SyncAny(int id, int threads, bool predicate) {
   uint32_t any;
   asm volatile(

@@ -48,6 +48,19 @@ CUtensorMapDataType TypeOf(gpu::Element type) {
   }
 }
 
+CUtensorMapSwizzle SwizzleOf(int bytes) {
+  switch (bytes) {
+    case 0:
+      return CU_TENSOR_MAP_SWIZZLE_NONE;
+    case 32:
+      return CU_TENSOR_MAP_SWIZZLE_32B;
+    case 64:
+      return CU_TENSOR_MAP_SWIZZLE_64B;
+    default:
+      return CU_TENSOR_MAP_SWIZZLE_128B;
+  }
+}
+
 gpu::Status ToStatus(CUresult result, int line, const char* call) {
   if (result == CUDA_SUCCESS) return {};
   return {cudaErrorInvalidValue, __FILE__, line, call};
@@ -70,7 +83,7 @@ gpu::Status Encode(const BoxMap& spec, CUtensorMap* map) {
   for (int i = 0; i < spec.rank; ++i) size[i] = spec.size[i];
   for (int i = 0; i + 1 < spec.rank; ++i) stride[i] = spec.stride[i];
   const CUresult result = encode(map, TypeOf(spec.type), spec.rank, const_cast<void*>(spec.address), size, stride,
-                                 spec.box, kSteps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 spec.box, kSteps, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(spec.swizzle),
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return ToStatus(result, __LINE__, "cuTensorMapEncodeTiled");
 }

@@ -1,7 +1,7 @@
 // Tensor maps: what the copy engine knows of an operand. Made on the host for each call, passed to kernels by value.
 //
-// Every map has the 128-byte swizzle, so that boxes are 128 bytes wide at most, and reads of what lies outside
-// the tensor give zeros. Dimensions are named fastest first.
+// Maps have the 128-byte swizzle unless they say otherwise: boxes are as wide as the swizzle at most. Reads of what lies
+// outside the tensor give zeros. Dimensions are named fastest first.
 #pragma once
 
 #include <cuda.h>
@@ -25,6 +25,7 @@ struct BoxMap {
   uint64_t size[kMaxMapRank];        // elements, none 0
   uint64_t stride[kMaxMapRank - 1];  // bytes from one entry of dimension i + 1 to the next, multiples of 16
   uint32_t box[kMaxMapRank];         // elements, 256 at most
+  int swizzle = 128;                 // bytes: 128, 64, 32 or 0 for none
 };
 
 gpu::Status Encode(const BoxMap& spec, CUtensorMap* map);

@@ -31,6 +31,23 @@ KNNCONV_DEVICE uint64_t Describe(const void* tile, int block_bytes = 64 * 128) {
   return address | between_blocks << 16 | kBetweenGroups << 32 | kSwizzle128 << 62;
 }
 
+// Describes a tile without swizzle: cores of 8 rows (columns of B) of 8 in depth, each 128 bytes that follow each other.
+// kK: a core's lines of 16 bytes are its rows; kMN: its depth. The next 8 in depth lie `depth_bytes` further on, the next
+// 8 rows `row_bytes`, both multiples of 16 as the tile's address is.
+KNNCONV_DEVICE uint64_t DescribeCores(const void* tile, int depth_bytes, int row_bytes) {
+  const uint64_t address = (SharedAddress(tile) & 0x3ffff) >> 4;
+  return address | static_cast<uint64_t>(depth_bytes >> 4) << 16 | static_cast<uint64_t>(row_bytes >> 4) << 32;
+}
+
+// Describes a tile whose lines are `swizzle` bytes (128, 64 or 32), swizzled by their address as the copy engine writes
+// them. The tile may start at any line; after 8 of them, the next lie `group_bytes` further on. kMN: what follows a
+// line's end lies `block_bytes` further on.
+KNNCONV_DEVICE uint64_t DescribeLines(const void* tile, int swizzle, int group_bytes, int block_bytes = 16) {
+  const uint64_t address = (SharedAddress(tile) & 0x3ffff) >> 4, layout = swizzle == 32 ? 3 : 128 / swizzle;
+  return address | static_cast<uint64_t>(block_bytes >> 4) << 16 | static_cast<uint64_t>(group_bytes >> 4) << 32 |
+         layout << 62;
+}
+
 // Before the first product, and when registers of the sums were written since the last one.
 KNNCONV_DEVICE void FenceProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
@@ -51,12 +68,14 @@ KNNCONV_DEVICE void PinSums(float (&sums)[kCount]) {
 
 #define KNNCONV_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define KNNCONV_SUMS_8(i) KNNCONV_SUMS_4(i), KNNCONV_SUMS_4(i + 4)
-#define KNNCONV_SUMS_32(i) KNNCONV_SUMS_8(i), KNNCONV_SUMS_8(i + 8), KNNCONV_SUMS_8(i + 16), KNNCONV_SUMS_8(i + 24)
+#define KNNCONV_SUMS_16(i) KNNCONV_SUMS_8(i), KNNCONV_SUMS_8(i + 8)
+#define KNNCONV_SUMS_32(i) KNNCONV_SUMS_16(i), KNNCONV_SUMS_16(i + 16)
 #define KNNCONV_SUMS_48(i) KNNCONV_SUMS_32(i), KNNCONV_SUMS_8(i + 32), KNNCONV_SUMS_8(i + 40)
 #define KNNCONV_SUMS_64(i) KNNCONV_SUMS_32(i), KNNCONV_SUMS_32(i + 32)
 #define KNNCONV_SUMS_96(i) KNNCONV_SUMS_64(i), KNNCONV_SUMS_32(i + 64)
 #define KNNCONV_SUMS_128(i) KNNCONV_SUMS_64(i), KNNCONV_SUMS_64(i + 64)
-#define KNNCONV_LIST_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
+#define KNNCONV_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define KNNCONV_LIST_32 KNNCONV_LIST_16 \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define KNNCONV_LIST_48 KNNCONV_LIST_32 \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -88,8 +107,9 @@ KNNCONV_DEVICE void PinSums(float (&sums)[kCount]) {
 // 16 * (t / 32) + 8 * h + t % 32 / 4 the columns 8 * j + 2 * (t % 4) + {0, 1} in d[4 * j + 2 * h + {0, 1}].
 template <typename T, int kN, Major kMajorA, Major kMajorB>
 KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate = true) {
-  static_assert(kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256, "no such product here");
+  static_assert(kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256, "no such product here");
   const int add = accumulate ? 1 : 0;
+  KNNCONV_WGMMA_OF(32, 16, 16, 17, 18, 19, 20)
   KNNCONV_WGMMA_OF(64, 32, 32, 33, 34, 35, 36)
   KNNCONV_WGMMA_OF(96, 48, 48, 49, 50, 51, 52)
   KNNCONV_WGMMA_OF(128, 64, 64, 65, 66, 67, 68)
@@ -117,6 +137,8 @@ KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], const uint32_t (&a)[4], uint
 #undef KNNCONV_WGMMA_A
 #undef KNNCONV_WGMMA_OF
 #undef KNNCONV_WGMMA
+#undef KNNCONV_LIST_16
+#undef KNNCONV_SUMS_16
 #undef KNNCONV_LIST_32
 #undef KNNCONV_SUMS_32
 #undef KNNCONV_LIST_48

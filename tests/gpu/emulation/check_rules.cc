@@ -18,7 +18,7 @@ namespace {
 
 constexpr Device kH200{132, 90, 227 << 10}, kA100{108, 80, 163 << 10}, kT4{40, 75, 64 << 10}, kL4{58, 89, 99 << 10};
 
-enum Kernel { kNone, kTiles, kHaloPatches, kStems, kHopperTiles, kStemSums };
+enum Kernel { kNone, kTiles, kHaloPatches, kStems, kHopperTiles, kHopperPatches, kStemSums };
 
 template <typename... Plans>
 Kernel KernelOf(const std::variant<Plans...>& decision) {
@@ -105,7 +105,11 @@ TileChoice Wanted(KernelFamily kernel) {
 void CheckFamilies() {
   for (bool dinput : {false, true}) {
     const std::string name = dinput ? "dinput" : "forward";
-    Require(name + " 32 -> 32", Ask(Image(dinput, 256, 32, 32, 32), kH200) == kHaloPatches);
+    Require(name + " 32 -> 32", Ask(Image(dinput, 256, 32, 32, 32), kH200) == kHopperPatches);
+    Require(name + " 32 -> 64", Ask(Image(dinput, 256, 16, 32, 64), kH200) == kHopperPatches);
+    Require(name + " 32 -> 32 on 8.0", Ask(Image(dinput, 256, 32, 32, 32), kA100) == kHaloPatches);
+    Require(name + " 32 -> 32, wmma",
+            Ask(Image(dinput, 256, 32, 32, 32), kH200, Wanted(KernelFamily::kAnyPortable)) == kHaloPatches);
     Require(name + " 64 -> 64", Ask(Image(dinput, 256, 16, 64, 64), kH200) == kHopperTiles);
     Require(name + " 64 -> 64 on 8.0", Ask(Image(dinput, 256, 16, 64, 64), kA100) == kTiles);
     Require(name + " of one tap", Ask(Image(dinput, 256, 32, 32, 32, 1), kH200) == kTiles);
@@ -116,6 +120,8 @@ void CheckFamilies() {
     Require(name + ", bfloat16 on 7.5", Ask(Image(dinput, 8, 16, 64, 64), kT4) == kNone);
   }
   Require("3 -> 32", Ask(Image(false, 256, 32, 3, 32), kH200) == kHaloPatches);
+  Require("3 -> 64, stride 2", Ask(Image(false, 128, 224, 3, 64, 7, 2), kH200) == kHopperPatches);
+  Require("3 -> 64, stride 2, dinput", Ask(Image(true, 128, 224, 3, 64, 7, 2), kH200) != kHopperPatches);
   Require("3 -> 32 on 8.0", Ask(Image(false, 256, 32, 3, 32), kA100) == kHaloPatches);
   Require("dinput of stride 4", Ask(Image(true, 256, 32, 64, 64, 5, 4), kH200) == kTiles);  // 16 residue classes
   Require("dinput of stride 3", Ask(Image(true, 256, 33, 64, 64, 5, 3), kH200) == kHopperTiles);
@@ -266,7 +272,8 @@ DweightLaunch Tile(const Dweight& dweight, const Taps& taps, const Device& devic
 
 void CheckDweightFamilies() {
   Require("dweight 3 -> 32", Ask(Gradient(256, 9, 3, 32), Pixels(32), kH200) == kHaloPatches);
-  Require("dweight 32 -> 64", Ask(Gradient(256, 9, 32, 64), Pixels(16), kH200) == kHaloPatches);
+  Require("dweight 32 -> 64", Ask(Gradient(256, 9, 32, 64), Pixels(16), kH200) == kHopperPatches);
+  Require("dweight 32 -> 64 on 8.0", Ask(Gradient(256, 9, 32, 64), Pixels(16), kA100) == kHaloPatches);
   Require("dweight 8x8 pixels", Ask(Gradient(256, 9, 32, 32), Pixels(8), kH200) == kTiles);
   Require("dweight 64 -> 64", Ask(Gradient(256, 9, 64, 64), Pixels(16), kH200) == kHopperTiles);
   Require("dweight 64 -> 64 on 8.0", Ask(Gradient(256, 9, 64, 64), Pixels(16), kA100) == kTiles);

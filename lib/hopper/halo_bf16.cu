@@ -1,0 +1,6 @@
+#include "hopper/halo_instances.h"
+
+namespace knnconv::hopper {
+template gpu::Status LaunchHalo<gpu::BFloat>(const gpu::LaunchSite&, const gpu::TapGemm&, const HaloPlan&,
+                                          const CUtensorMap&, int);
+}  // namespace knnconv::hopper

@@ -1,0 +1,6 @@
+#include "hopper/halo_dweight_instances.h"
+
+namespace knnconv::hopper {
+template gpu::Status LaunchHaloDweight<gpu::Half>(const gpu::LaunchSite&, const gpu::Dweight&, const gpu::TapGemm&,
+                                                 const HaloDweightPlan&, const CUtensorMap&, const CUtensorMap&, int);
+}  // namespace knnconv::hopper

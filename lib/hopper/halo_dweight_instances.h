@@ -1,0 +1,18 @@
+// Defines LaunchHaloDweight; included by the sources that instantiate it.
+#pragma once
+
+#include "hopper/halo_dweight_kernel.h"
+#include "hopper/halo_dweight_launch.h"
+
+namespace knnconv::hopper {
+
+template <typename T>
+gpu::Status LaunchHaloDweight(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const gpu::TapGemm& forward,
+                              const HaloDweightPlan& plan, const CUtensorMap& x, const CUtensorMap& g,
+                              int shared_limit) {
+  const int64_t blocks = int64_t{plan.column_tiles} * plan.slices;
+  return gpu::LaunchSized<HaloDweightKernel<T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes,
+                                                shared_limit - kDweightBarrierBytes, dweight, forward, plan, x, g);
+}
+
+}  // namespace knnconv::hopper

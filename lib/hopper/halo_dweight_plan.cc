@@ -1,0 +1,100 @@
+#include "hopper/halo_dweight_plan.h"
+
+#include <algorithm>
+
+#include "gpu/arithmetic.h"
+#include "gpu/dweight_plan.h"
+#include "gpu/halo_dweight_plan.h"
+#include "hopper/device.h"
+
+namespace knnconv::hopper {
+namespace {
+
+using gpu::CeilDiv, gpu::DenseTaps, gpu::Dweight, gpu::IsAligned;
+
+constexpr int kStepPixels = 16, kAlignment = 1024, kMostBox = 256;
+constexpr int kSumBytes = kDweightGroups * kGroupRows * kDweightColumns * 4;  // of a team
+
+int32_t Rounded(int64_t bytes) { return static_cast<int32_t>(CeilDiv(bytes, kAlignment) * kAlignment); }
+
+// What the copy engine demands, and tiles that an image fills: then what no tap reads meets no product.
+bool Suits(const Dweight& dweight, const DenseTaps& taps, int height, int width) {
+  constexpr int kMostChannels = 32;
+  return dweight.x_type == dweight.g_type && dweight.channels % 8 == 0 && dweight.channels <= kMostChannels &&
+         dweight.columns % 8 == 0 && IsAligned(dweight.x) && IsAligned(dweight.g) &&
+         dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1 && taps.stride[1] == 1 &&
+         taps.out_size[0] % height == 0 && taps.out_size[1] % width == 0;
+}
+
+// Bytes of a line of `channels` as it is stored.
+int32_t LineBytes(int channels) { return channels <= 16 ? 32 : channels <= 32 ? 64 : 128; }
+
+bool LayOut(const Dweight& dweight, const gpu::TapGemm& forward, HaloDweightPlan* plan) {
+  const gpu::WindowTaps& window = forward.window;
+  plan->pixel_bytes = LineBytes(dweight.channels);
+  plan->tap_elements_log2 = plan->pixel_bytes == 32 ? 4 : 5;
+  plan->halo_line = plan->halo[1] * plan->pixel_bytes;
+  plan->cotangent_bytes = LineBytes(std::min(dweight.columns, kDweightColumns));
+  for (int d = 0; d < 2; ++d) plan->origin[d] = -window.padding[d];
+  plan->taps_of_group = kGroupRows >> plan->tap_elements_log2;
+  plan->pieces = static_cast<int32_t>(CeilDiv(window.kernel[0], plan->taps_of_group));
+  if (window.kernel[1] * plan->pieces > kDweightGroups) return false;
+  const int32_t lines_of_step = kStepPixels / plan->tile[1], row_pitch = plan->step[0] * plan->halo_line;
+  plan->steps = kDweightPixels / kStepPixels;
+  plan->step_pitch = lines_of_step * row_pitch;
+  plan->half_pitch = lines_of_step == 1 ? kStepPixels / 2 * plan->pixel_bytes : row_pitch;
+  plan->tap_pitch = window.dilation[0] * plan->halo_line;
+  return plan->halo[0] <= kMostBox && plan->halo[1] <= kMostBox;
+}
+
+// False where the problem does not suit these kernels, or not fit.
+bool Plan(const Dweight& dweight, const DenseTaps& taps, const gpu::TapGemm& forward, int multiprocessors,
+          int shared_limit, HaloDweightPlan* plan) {
+  const int width = taps.out_size[1] % kStepPixels == 0 ? kStepPixels : kStepPixels / 2;
+  const int height = kDweightPixels / width;
+  if (!Suits(dweight, taps, height, width) ||
+      !gpu::PlanTiles(forward, /*quads=*/false, kTeamThreads, height, width, plan) || !LayOut(dweight, forward, plan)) {
+    return false;
+  }
+  plan->column_tiles = static_cast<uint32_t>(CeilDiv(dweight.columns, kDweightColumns));
+  // Products read whole groups, whether their taps exist or not.
+  const int64_t halo_bytes = int64_t{plan->halo[0]} * plan->halo_line;
+  const int64_t read_bytes = halo_bytes + int64_t{plan->taps_of_group} * plan->tap_pitch;
+  plan->copied_bytes = static_cast<int32_t>(halo_bytes) + kDweightPixels * plan->cotangent_bytes;
+  plan->halo_room = Rounded(halo_bytes);
+  plan->stage_bytes = plan->halo_room + Rounded(int64_t{kDweightPixels} * plan->cotangent_bytes);
+  for (plan->stages = kDweightStages; plan->stages > 0; --plan->stages) {
+    const int64_t all = int64_t{kDweightTeams} * plan->stages * plan->stage_bytes;
+    const int64_t bytes = kAlignment + std::max<int64_t>(all - plan->stage_bytes + std::max<int64_t>(
+                              plan->stage_bytes, read_bytes), kSumBytes);
+    plan->bytes = static_cast<int32_t>(bytes);
+    if (bytes + kDweightBarrierBytes <= shared_limit) break;
+  }
+  if (plan->stages < 2) return false;
+
+  // Slices fill the device once, as far as there is room, or are as many as keep chains short.
+  const int64_t all_tiles = plan->all_tiles, weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
+  const int64_t room = dweight.partial_elements / (weight + (dweight.db != nullptr ? dweight.columns : 0));
+  const int64_t least = CeilDiv(all_tiles, kDweightTeams * (gpu::kChainPositions / kDweightPixels));
+  const int64_t most =
+      std::min<int64_t>({room, multiprocessors / plan->column_tiles, CeilDiv(all_tiles, kDweightTeams)});
+  const int64_t slices = std::max<int64_t>({least, most, 1});
+  if (slices > room || plan->column_tiles * slices > INT32_MAX) return false;
+  plan->slices = static_cast<uint32_t>(slices);
+  plan->bias_partials = dweight.db != nullptr ? dweight.partials + slices * weight : nullptr;
+  return true;
+}
+
+}  // namespace
+
+bool ChooseHalo(const Dweight& dweight, const DenseTaps& taps, const gpu::Device& device, bool forced,
+                HaloDweightPlan* plan) {
+  constexpr int kMostColumns = 64;  // more read x again
+  const int64_t pixels = dweight.batch * taps.in_size[0] * taps.in_size[1] * taps.out_size[0] * taps.out_size[1];
+  const bool empty = pixels == 0 || dweight.slots == 0 || dweight.channels == 0 || dweight.columns == 0;
+  *plan = {};
+  return IsHopper(device) && !empty && (forced || (dweight.columns <= kMostColumns && dweight.slots > 1)) &&
+         Plan(dweight, taps, gpu::ForwardOf(dweight, taps), device.multiprocessors, device.shared_bytes, plan);
+}
+
+}  // namespace knnconv::hopper

@@ -1,0 +1,42 @@
+// How a halo kernel for dweight is laid out on Hopper: how dw lies in registers, and stages in shared memory.
+//
+// A product has 64 columns of g as its rows and 96 rows of dw as its columns: the channels (16 or 32 as they are stored)
+// of one tap, then of the tap below and so on, whose lines of the halo lie equally far apart. That is a group; a team has
+// three in its registers.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/dweight.h"
+#include "hopper/halo_plan.h"
+
+namespace knnconv::hopper {
+
+inline constexpr int kDweightTeams = 2;  // warpgroups of a thread block, each with tiles of its own
+inline constexpr int kDweightStages = 4;
+inline constexpr int kDweightGroups = 3;
+inline constexpr int kGroupRows = 96;       // of dw
+inline constexpr int kDweightColumns = 64;  // of g
+inline constexpr int kDweightPixels = 128;  // of a tile
+inline constexpr int kDweightBarrierBytes = kDweightTeams * kDweightStages * 8;
+
+struct HaloDweightPlan : gpu::HaloGeometry {
+  uint32_t column_tiles, slices;  // a thread block for each pair
+  int32_t origin[2];              // of a tile's halo, from its own place; [0] is vertical
+  int32_t pixel_bytes, halo_line;
+  int32_t cotangent_bytes;        // of a pixel of g's tile
+  int32_t tap_elements_log2;      // of a tap as it is stored: 4 or 5
+  int32_t taps_of_group, pieces;  // groups of a column of taps
+  int32_t steps, step_pitch;      // of a tile, 16 pixels each; bytes from a step's pixels in the halo to the next step's
+  int32_t half_pitch, tap_pitch;  // from a step's first 8 pixels to its second, from a tap to the one below
+  // A stage is a halo and, halo_room bytes behind its start, a tile of g; all at multiples of 1024.
+  int32_t halo_room, stage_bytes, copied_bytes, stages, bytes;
+  float* bias_partials;  // [slices, columns], or null; dw's are [slices, V * C, columns]
+};
+
+// Whether Hopper's halo kernels are to compute `dweight`: where they can if `forced`, else where they are expected to be
+// the fastest, too; and how they are laid out.
+bool ChooseHalo(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const gpu::Device& device, bool forced,
+                HaloDweightPlan* plan);
+
+}  // namespace knnconv::hopper

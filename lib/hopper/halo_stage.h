@@ -1,0 +1,196 @@
+// What a halo kernel puts into shared memory for wgmma: steps, weights, and pairs of pixels.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/halo_stage.h"
+#include "hopper/halo_plan.h"
+#include "hopper/ptx.h"
+
+namespace knnconv::hopper {
+
+// A thread block's place. The same in all threads.
+struct HaloBlock {
+  const PixelClass& pixels;
+  int first_column, part;  // of the kind's blocks
+  int steps;
+};
+
+template <typename Shape>
+KNNCONV_DEVICE HaloBlock OpenHalo(const gpu::TapGemm& gemm, const HaloPlan& plan) {
+  uint32_t kind = blockIdx.x / plan.blocks_of_kind;
+  const int part = static_cast<int>(blockIdx.x - kind * plan.blocks_of_kind);
+  const int first_column = static_cast<int>(kind % plan.column_tiles) * Shape::kColumns;
+  const PixelClass& pixels = plan.classes_of_pixels.of[kind / plan.column_tiles];
+  const int groups = pixels.line[0].count * (Shape::kPairs ? 1 : pixels.line[1].count);
+  return {pixels, first_column, part, groups * plan.steps_of_group};
+}
+
+// Loads a tile's halo of lines to `to`. By one thread.
+KNNCONV_DEVICE void LoadHalo(const HaloPlan& plan, const HaloBlock& block, const CUtensorMap& source, int tile_number,
+                             char* to, Barrier* full) {
+  const gpu::HaloTile tile = gpu::FindTile(plan, tile_number);
+  full->ArriveExpecting(plan.copied_bytes);
+  LoadBox(to, &source, full, 0, tile.j * plan.step[1] + block.pixels.corner[1],
+          tile.i * plan.step[0] + block.pixels.corner[0], tile.image);
+}
+
+// Steps: what each adds to the description of A (where it lies from a pixel's own place, and with pairs, how far apart its
+// halves are), and one that is read ahead; the bias.
+template <typename Shape>
+KNNCONV_DEVICE void FillTables(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* shared) {
+  uint32_t* const steps = reinterpret_cast<uint32_t*>(shared + plan.steps_at);
+  const PixelLine &down = block.pixels.line[0], &across = block.pixels.line[1];
+  for (int i = threadIdx.x; i <= block.steps; i += Shape::kThreads) {
+    const int group = i / plan.steps_of_group, step = i - group * plan.steps_of_group;
+    if constexpr (Shape::kPairs) {
+      const int at = group * down.offset_step * plan.halo_line + step * 32;
+      const int lead = step == plan.steps_of_group - 1 ? plan.last_lead : plan.lead;
+      steps[i] = static_cast<uint32_t>(at >> 4) | static_cast<uint32_t>(lead >> 4) << 16;
+    } else {
+      const int line = across.count > 0 ? group / across.count : 0, column = group - line * across.count;
+      const int at = (down.offset + line * down.offset_step) * plan.halo_line +
+                     (across.offset + column * across.offset_step) * plan.pixel_bytes + step * kHaloDepth * 2;
+      steps[i] = i < block.steps ? static_cast<uint32_t>(at >> 4) : 0;
+    }
+  }
+  float* const bias = reinterpret_cast<float*>(shared + plan.bias_at);
+  for (int i = threadIdx.x; i < Shape::kColumns; i += Shape::kThreads) {
+    const int column = block.first_column + i;
+    bias[i] = gemm.bias != nullptr && column < gemm.columns ? gemm.bias[column] : 0.0f;
+  }
+}
+
+// For i from the thread's number on, in steps of `threads`: store(i, load(i)), with kBatch loads in flight; with the first
+// in flight, meanwhile().
+template <int kBatch, typename Load, typename Store, typename Meanwhile>
+KNNCONV_DEVICE void CopyWeights(int count, int threads, const Load& load, const Store& store,
+                                const Meanwhile& meanwhile) {
+  uint4 value[kBatch];
+  const auto load_batch = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i * threads < count) value[i] = load(first + i * threads);
+    }
+  };
+  int first = static_cast<int>(threadIdx.x);
+  load_batch(first);
+  meanwhile();
+#pragma unroll 1
+  while (first < count) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i * threads < count) store(first + i * threads, value[i]);
+    }
+    first += kBatch * threads;
+    load_batch(first);
+  }
+}
+
+// Where in a step's weights (two halves of 8 in depth, of cores of 8 columns) a core's line of 16 bytes lies.
+template <typename Shape>
+KNNCONV_DEVICE int CoreLine(int half, int core, int line) {
+  return (half * (Shape::kColumns / 8) + core) * 128 + line * 16;
+}
+
+// Weights as wgmma's B, columns dealt so that a lane ends with neighbours (ColumnDeal). Not transposed, a core's lines
+// are depths, and 16 bytes of memory are four pieces; transposed, they are columns.
+template <typename Shape, typename Meanwhile>
+KNNCONV_DEVICE void StageLineWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to,
+                                     const Meanwhile& meanwhile) {
+  using T = typename Shape::T;
+  using Deal = typename Shape::Deal;
+  const PixelLine &down = block.pixels.line[0], &across = block.pixels.line[1];
+  const T* const weight = static_cast<const T*>(gemm.weight);
+  constexpr int kLine = Shape::kTransposed ? Shape::kColumns : Shape::kColumns / gpu::kHaloChunk;
+  constexpr int kDepth = Shape::kTransposed ? gpu::kHaloChunk : 1;
+  // Unit i: 16 bytes, of a column (not transposed: of 8) in a step's half (not transposed: at one depth).
+  const auto load = [&](int i) {
+    const int column = block.first_column + i % kLine * (Shape::kTransposed ? 1 : gpu::kHaloChunk);
+    const gpu::Divisor::Result tap = plan.by_group_depth.Divide(i / kLine * kDepth);
+    const int channel = tap.remainder, line = tap.quotient / across.count;
+    if (column >= gemm.columns || channel >= gemm.depth) return make_uint4(0, 0, 0, 0);
+    const int slot = (down.slot + line * down.slot_step) * gemm.window.kernel[1] + across.slot +
+                     (tap.quotient - line * across.count) * across.slot_step;
+    const int at = Shape::kTransposed ? column * gemm.depth + channel : channel * gemm.columns + column;
+    return gpu::ReadOnly(reinterpret_cast<const uint4*>(weight + int64_t{slot} * gemm.depth * gemm.columns + at));
+  };
+  const auto store = [&](int i, const uint4& bits) {
+    const int inner = i % kLine, outer = i / kLine;
+    if constexpr (Shape::kTransposed) {
+      const int position = Deal::Position(inner);
+      char* const step = to + outer / 2 * Shape::kStepBytes;
+      *reinterpret_cast<uint4*>(step + CoreLine<Shape>(outer % 2, position / 8, position % 8)) = bits;
+    } else {
+      char* const step = to + outer / kHaloDepth * Shape::kStepBytes;
+      const uint32_t two[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        const int position = Deal::Position(inner * gpu::kHaloChunk + pair * 2);
+        char* const line = step + CoreLine<Shape>(outer / 8 % 2, position / 8, outer % 8);
+        *reinterpret_cast<uint32_t*>(line + position % 8 * 2) = two[pair];
+      }
+    }
+  };
+  CopyWeights<4>(block.steps * kHaloDepth / kDepth * kLine, Shape::kThreads, load, store, meanwhile);
+}
+
+// The same for pairs: a core's lines are columns, of two taps with 4 channels each.
+template <typename Shape, typename Meanwhile>
+KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to,
+                                     const Meanwhile& meanwhile) {
+  using T = typename Shape::T;
+  const T* const weight = static_cast<const T*>(gemm.weight);
+  const int line_taps = plan.steps_of_group * 4;
+  // Unit i: a column's channels of one tap; the kernel's lines are filled up to whole steps.
+  const auto load = [&](int i) {
+    const int tap = i / Shape::kColumns, column = block.first_column + i % Shape::kColumns;
+    const int line = tap / line_taps, across = tap - line * line_taps;
+    const bool exists = across < gemm.window.kernel[1] && column < gemm.columns;
+    const int64_t slot = int64_t{line} * gemm.window.kernel[1] + across;
+    const int64_t at = exists ? slot * gemm.depth * gemm.columns + column : 0;
+    return gpu::ReadElements<T, gpu::kMostQuadChannels>(weight + at, exists ? gemm.depth : 0, gemm.columns);
+  };
+  const auto store = [&](int i, const uint4& bits) {
+    const int tap = i / Shape::kColumns, position = Shape::Deal::Position(i % Shape::kColumns);
+    char* const line = to + tap / 4 * Shape::kStepBytes + CoreLine<Shape>(tap / 2 % 2, position / 8, position % 8);
+    *reinterpret_cast<uint2*>(line + tap % 2 * 8) = make_uint2(bits.x, bits.y);
+  };
+  CopyWeights<4>(block.steps * 4 * Shape::kColumns, Shape::kThreads, load, store, meanwhile);
+}
+
+// Puts the thread's share of raw lines in place as pairs, and as singles if there are. The last pair's second pixel may be
+// none of the halo's.
+template <typename T, typename From>
+KNNCONV_DEVICE void MakePairs(const gpu::TapGemm& gemm, const HaloPlan& plan, const gpu::HaloPlace& place, int thread,
+                              const char* raw, char* to) {
+  const gpu::WindowTaps& window = gemm.window;
+  const gpu::HaloShare& share = plan.pair_share;
+  const gpu::Divisor::Result first = share.by_width.Divide(thread);
+  if (first.quotient >= share.rows) return;
+  const int depth = gemm.depth, pixel_bytes = depth * static_cast<int>(sizeof(From));
+  // Only where in 16 bytes a line starts is of interest.
+  const uint32_t line_bits = static_cast<uint32_t>(window.source_size[1]) * pixel_bytes;
+  const uint32_t corner_bits = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(place.image)) +
+                               place.line * line_bits + place.column * static_cast<uint32_t>(pixel_bytes);
+#pragma unroll 1
+  for (int pair = first.remainder; pair < plan.pairs; pair += share.width) {
+    const int column = place.column + 2 * pair;
+    const bool has_first = gpu::IsInside(column, window.source_size[1]);
+    const bool has_second = gpu::IsInside(column + 1, window.source_size[1]) && 2 * pair + 1 < plan.halo[1];
+#pragma unroll 2
+    for (int line = first.quotient; line < plan.halo[0]; line += share.rows) {
+      const bool inside = gpu::IsInside(place.line + line, window.source_size[0]);
+      const int shift = static_cast<int>((corner_bits + line * line_bits) % 16);
+      const From* const at =
+          reinterpret_cast<const From*>(raw + line * plan.raw_pitch + shift + 2 * pair * pixel_bytes);
+      const uint4 one = gpu::ReadElements<T, gpu::kMostQuadChannels>(at, inside && has_first ? depth : 0, 1);
+      const uint4 two = gpu::ReadElements<T, gpu::kMostQuadChannels>(at + depth, inside && has_second ? depth : 0, 1);
+      char* const into = to + line * plan.halo_line + pair * 16;
+      *reinterpret_cast<uint4*>(into) = make_uint4(one.x, one.y, two.x, two.y);
+      if (plan.singles_at > 0) *reinterpret_cast<uint4*>(into + plan.singles_at) = make_uint4(one.x, one.y, 0, 0);
+    }
+  }
+}
+
+}  // namespace knnconv::hopper
