@@ -7,6 +7,7 @@
 #include "gpu/halo.h"
 #include "gpu/halo_dweight.h"
 #include "gpu/tap_choice.h"
+#include "hopper/dweight_choice.h"
 
 using namespace knnconv;
 using namespace knnconv::gpu;
@@ -296,6 +297,29 @@ void CheckDweightTiles() {
   Require("64 rows by elements", Ask(Gradient(256, 9, 3, 64), Pixels(16), kH200, middle) == kNone);
 }
 
+// Whether taps of a kernel row share boxes of x.
+bool HasStrips(const Dweight& dweight, const DenseTaps& taps) {
+  hopper::DweightPlan plan;
+  return hopper::ChooseDweight(dweight, taps, kH200, /*forced=*/true, &plan) &&
+         hopper::kDweightTiles[plan.tile].has_strips();
+}
+
+void CheckStrips() {
+  const Dweight dweight = Gradient(128, 9, 64, 64);
+  Require("strips", HasStrips(dweight, Pixels(56)));
+  Require("strips of few positions", !HasStrips(Gradient(1, 9, 64, 64), Pixels(16)));
+  Require("strips, stride 2", !HasStrips(dweight, Pixels(112, 3, 2)));
+  Require("strips, kernel 5", !HasStrips(Gradient(128, 25, 64, 64), Pixels(56, 5)));
+  DenseTaps taps = Pixels(56);
+  taps.stride[0] = 2, taps.out_size[0] = 28;
+  Require("strips, every other line", HasStrips(dweight, taps));
+  for (int dilation : {4, 5}) {  // 72 lines of shared memory, and 74
+    taps = Pixels(56);
+    taps.dilation[1] = taps.padding[1] = dilation;
+    Require("strips, dilation " + std::to_string(dilation), HasStrips(dweight, taps) == (dilation == 4));
+  }
+}
+
 void CheckDweightOffsets() {
   Dweight dweight = Gradient(256, 9, 64, 64);
   dweight.x = At(2);
@@ -323,6 +347,7 @@ int main() {
   CheckOffsets();
   CheckDweightFamilies();
   CheckDweightTiles();
+  CheckStrips();
   CheckDweightOffsets();
   return Result();
 }
