@@ -54,7 +54,7 @@ bool Gathers(const Dweight& dweight) {
 }
 
 DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
-  constexpr double kGatherCost = 4.9;
+  constexpr double kGatherCost = 2.7;
   DweightSizes sizes;
   sizes.lists = 1;
   sizes.boxes = int64_t{dweight.slots} * ChannelBoxes(dweight);
@@ -182,10 +182,12 @@ bool Pays(const Dweight& dweight, const DenseTaps&) {
   return dweight.channels >= kLeastWidth && dweight.columns >= kLeastWidth;
 }
 
-// A row of x that is gathered has to serve many columns.
+// Gathering has less to give away, so that boxes have to be full, or half full where there are several.
 bool Pays(const Dweight& dweight, const ColumnTaps&) {
-  constexpr int kLeastGatherColumns = 192;
-  return dweight.channels >= kLeastWidth && dweight.columns >= (Gathers(dweight) ? kLeastGatherColumns : kLeastWidth);
+  if (!Gathers(dweight)) return dweight.channels >= kLeastWidth && dweight.columns >= kLeastWidth;
+  const int64_t boxes = ChannelBoxes(dweight) * CeilDiv(dweight.columns, kBox);
+  return dweight.channels >= kBox && dweight.columns >= kBox &&
+         2 * int64_t{dweight.channels} * dweight.columns >= boxes * kBox * kBox;
 }
 
 bool Pays(const Dweight& dweight, const SlotTaps&) {

@@ -2,10 +2,14 @@
 //
 //     dw[r, o] = sum over positions:  x[source(position, slot of r), channel of r] * g[position, o]
 //
+//                        positions (64 rows of g, in order)           columns, in boxes of 64
+//     rows   [ x: 64 channels of each position's neighbour ]  @  positions [ g              ]
+//
 // A position is a row of g, counted over all batch entries, so that g comes in boxes of 64 rows that follow each other. A
-// box of x is a line for each of a step's positions: the row that the position's neighbour in the box's slot is. Two
-// warps copy these, and read the table ahead of them into shared memory. Bound by the rate at which shared memory is
-// filled from L2, as with boxes (dweight_kernel.h), which a small batch would leave mostly empty.
+// box of x is a line for each of a step's positions: the row that the position's neighbour in the box's slot is. Boxes of
+// one node's batch entries (dweight_kernel.h) would be mostly empty. Two warps copy the lines, and read the table ahead of
+// them into shared memory; four are no faster. The tiles, the ring, the products and their sums are those of
+// dweight_kernel.h. What bounds it: the copies of x, a box of which takes 2.7 times as long as one of g.
 #pragma once
 
 #include <cstdint>
