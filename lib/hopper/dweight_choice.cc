@@ -54,7 +54,7 @@ bool Gathers(const Dweight& dweight) {
 }
 
 DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
-  constexpr double kGatherCost = 2.7;
+  constexpr double kGatherCost = 2.7;  // of a box whose lines threads copy
   DweightSizes sizes;
   sizes.lists = 1;
   sizes.boxes = int64_t{dweight.slots} * ChannelBoxes(dweight);
@@ -176,15 +176,17 @@ bool Fits(const Dweight& dweight) {
          dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1;
 }
 
-constexpr int kLeastWidth = 48;  // channels or columns; fewer leave too much of a box empty
-
-bool Pays(const Dweight& dweight, const DenseTaps&) {
+// Few channels or columns leave too much of a box empty.
+bool IsWide(const Dweight& dweight) {
+  constexpr int kLeastWidth = 48;
   return dweight.channels >= kLeastWidth && dweight.columns >= kLeastWidth;
 }
 
-// Gathering has less to give away, so that boxes have to be full, or half full where there are several.
+bool Pays(const Dweight& dweight, const DenseTaps&) { return IsWide(dweight); }
+
+// Gathering takes longer than the copy engine, so that boxes have to be full, or half full where there are several.
 bool Pays(const Dweight& dweight, const ColumnTaps&) {
-  if (!Gathers(dweight)) return dweight.channels >= kLeastWidth && dweight.columns >= kLeastWidth;
+  if (!Gathers(dweight)) return IsWide(dweight);
   const int64_t boxes = ChannelBoxes(dweight) * CeilDiv(dweight.columns, kBox);
   return dweight.channels >= kBox && dweight.columns >= kBox &&
          2 * int64_t{dweight.channels} * dweight.columns >= boxes * kBox * kBox;
@@ -192,12 +194,13 @@ bool Pays(const Dweight& dweight, const ColumnTaps&) {
 
 bool Pays(const Dweight& dweight, const SlotTaps&) {
   constexpr int64_t kLeastBatch = 32;  // fewer batch entries leave too much of a step empty
-  return dweight.channels >= kLeastWidth && dweight.columns >= kLeastWidth && dweight.batch >= kLeastBatch;
+  return IsWide(dweight) && dweight.batch >= kLeastBatch;
 }
 
 template <typename Taps>
 bool Choose(const Dweight& dweight, const Taps& taps, const gpu::Device& device, bool forced, DweightPlan* plan) {
-  if (!IsHopper(device) || !(forced || Pays(dweight, taps)) || !Fits(dweight) || !IsInReach(dweight, taps)) return false;
+  if (!IsHopper(device) || !Fits(dweight) || !IsInReach(dweight, taps)) return false;
+  if (!forced && !Pays(dweight, taps)) return false;
   *plan = Plan(dweight, taps, device, -1);
   return plan->tile >= 0 && HasShortLine(dweight, plan->sizes);
 }

@@ -5,10 +5,10 @@
 //                        positions (64 rows of g, in order)           columns, in boxes of 64
 //     rows   [ x: 64 channels of each position's neighbour ]  @  positions [ g              ]
 //
-// A position is a row of g, counted over all batch entries, so that g comes in boxes of 64 rows that follow each other. A
-// box of x is a line for each of a step's positions: the row that the position's neighbour in the box's slot is. Boxes of
-// one node's batch entries (dweight_kernel.h) would be mostly empty. Two warps copy the lines, and read the table ahead of
-// them into shared memory; four are no faster. The tiles, the ring, the products and their sums are those of
+// A position is a row of g, counted over all batch entries, so that g comes in boxes of 64 rows that follow each other.
+// A box of x has a line for each of a step's positions: the row of x that is its neighbour in the box's slot. (Boxes of
+// one node's batch entries, as in dweight_kernel.h, would be mostly empty.) Two warps copy the lines and read the table
+// ahead of them into shared memory; four are no faster. The ring, the products and the partial sums are those of
 // dweight_kernel.h. What bounds it: the copies of x, a box of which takes 2.7 times as long as one of g.
 #pragma once
 
@@ -35,7 +35,7 @@ struct GatherTable {
   static constexpr int kAhead = 4, kSteps = kAhead + 1;
   // The table's entries of the next steps; a thread reads its own.
   int32_t index[kSteps][Tile::kRowBoxes][kStep];
-  // Rows of x, or -1: of a step, and of the one before, which threads may still be copying. Those of one thread together.
+  // Rows of x, or -1: of a step, and of the one before, which threads may still be copying. A thread's are neighbours.
   int32_t row[2][Tile::kRowBoxes][kGatherLines][kStep / kGatherLines];
 };
 
@@ -47,10 +47,12 @@ struct GatherTile : Base {
   static constexpr int kStages = kRoom / Base::kStageBytes < 16 ? kRoom / Base::kStageBytes : 16;
   static constexpr int kSharedBytes = kStages * Base::kStageBytes + 1024 + 256 + kTableBytes;
   static_assert(kStages >= 3);
+  // Gathering takes more registers than issuing boxes.
   static constexpr int kProductRegisters = Base::kWarpgroups < 3 ? 208 : 144;
   static constexpr int kProducerRegisters = Base::kWarpgroups < 3 ? 88 : 80;
 };
 
+// The warps that gather. All threads know the tile; each follows one position of every step through the table.
 template <typename Tile>
 class DweightGatherer {
   using Table = GatherTable<Tile>;
@@ -128,6 +130,7 @@ class DweightGatherer {
     }
   }
 
+  // Waits until the stage is free, and issues the copies of the step that starts with a position.
   KNNCONV_DEVICE void LoadStep(const DweightRing<Tile>& ring, const DweightSegment& segment, int position) {
     constexpr int kChunk = 8, kThreadsOfLine = kBox / kChunk;
     static_assert(kGatherLines == 8 && kStep / kGatherLines == 8);  // lines 8 apart have the same swizzle
@@ -159,7 +162,8 @@ class DweightGatherer {
       row.four[1] = rows[1];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        CopyChunk(to + i * kGatherLines * kLineBytes, RowAt(from, row.one[i], row_bytes), in_channels && row.one[i] >= 0);
+        const bool exists = in_channels && row.one[i] >= 0;
+        CopyChunk(to + i * kGatherLines * kLineBytes, RowAt(from, row.one[i], row_bytes), exists);
       }
       to += kBoxBytes;
       channel += kBox;
