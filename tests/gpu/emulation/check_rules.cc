@@ -6,6 +6,7 @@
 #include "gpu/dweight_choice.h"
 #include "gpu/halo.h"
 #include "gpu/halo_dweight.h"
+#include "gpu/hub_sums.h"
 #include "gpu/tap_choice.h"
 #include "hopper/dweight_choice.h"
 
@@ -17,10 +18,10 @@ namespace {
 
 constexpr Device kH200{132, 90, 227 << 10}, kA100{108, 80, 163 << 10}, kT4{40, 75, 64 << 10}, kL4{58, 89, 99 << 10};
 
-enum Kernel { kNone, kTiles, kHaloPatches, kStems, kHopperTiles };
+enum Kernel { kNone, kTiles, kHaloPatches, kStems, kHopperTiles, kStemSums };
 
-template <typename Tiles, typename Halo, typename Stem, typename Hopper>
-Kernel KernelOf(const std::variant<Tiles, Halo, Stem, Hopper>& decision) {
+template <typename... Plans>
+Kernel KernelOf(const std::variant<Plans...>& decision) {
   return static_cast<Kernel>(decision.index() + 1);
 }
 
@@ -77,6 +78,8 @@ TapGemm Sources(int batch, int sources, int rows, int slots, int channels, int o
   gemm.kind = Taps::kSources;
   gemm.transposed = true;
   gemm.slots = slots;
+  gemm.table.taps = int64_t{rows} * slots;
+  gemm.workspace_bytes = HubPartials(gemm, gemm.table.taps) * 4;
   return gemm;
 }
 
@@ -120,9 +123,22 @@ void CheckFamilies() {
   Require("stem", Ask(Columns(128, 4085, 964, 121, 3, 96), kH200) == kStems);
   Require("stem of a sample", Ask(Columns(1, 4085, 964, 121, 3, 96), kH200) == kTiles);
   Require("stem of 8 neighbours", Ask(Columns(128, 4085, 964, 8, 3, 96), kH200) == kTiles);
+  Require("dinput of a stem", Ask(Sources(128, 4085, 964, 121, 3, 96), kH200) == kStemSums);
+  Require("dinput of a stem on 8.0", Ask(Sources(128, 4085, 964, 121, 3, 96), kA100) == kStemSums);
+  Require("dinput of a stem on 8.9", Ask(Sources(128, 4085, 964, 121, 3, 96), kL4) == kTiles);  // 3 slots at a time
+  Require("dinput of a stem of a sample", Ask(Sources(1, 4085, 964, 121, 3, 96), kH200) == kTiles);
+  Require("dinput of a stem to 104", Ask(Sources(128, 4085, 964, 121, 3, 104), kH200) == kTiles);
+  Require("dinput of 5 channels", Ask(Sources(128, 4085, 964, 121, 5, 96), kH200) == kTiles);
+  TapGemm sparse = Sources(128, 4085, 964, 121, 3, 96);
+  sparse.table.taps = 964 * 30;
+  sparse.workspace_bytes = HubPartials(sparse, sparse.table.taps) * 4;
+  Require("dinput of few taps", Ask(sparse, kH200) == kTiles);
+  Require("dinput of few taps, halo", Ask(sparse, kH200, Wanted(KernelFamily::kHalo)) == kStemSums);
+  sparse.workspace_bytes = 1000;
+  Require("dinput without room", Ask(sparse, kH200, Wanted(KernelFamily::kHalo)) == kNone);
   Require("table", Ask(Columns(256, 1024, 1024, 9, 64, 64), kH200) == kHopperTiles);
   Require("table, halo", Ask(Columns(256, 1024, 1024, 9, 64, 64), kH200, Wanted(KernelFamily::kHalo)) == kNone);
-  Require("cells of 64 channels", Ask(Sources(1, 100000, 100000, 27, 64, 64), kH200) == kTiles);
+  Require("cells of 64 channels", Ask(Sources(1, 100000, 100000, 27, 64, 64), kH200) == kHopperTiles);
   Require("cells of 128 channels", Ask(Sources(1, 100000, 100000, 27, 128, 128), kH200) == kHopperTiles);
   TapGemm nothing = Columns(256, 1024, 1024, 9, 64, 64);
   nothing.depth = 0;
