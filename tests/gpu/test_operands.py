@@ -1,0 +1,127 @@
+"""Operands that are no plain arrays of the compute dtype: transposed and sliced ones, and wider ones."""
+
+import functools
+
+import gpu_calls as calls
+import gpu_dweight_calls
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gpu_calls import BF16, F16, F32
+
+import jax_knnconv as jkc
+
+WINDOW = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+# Staged by elements, 16 bytes at a time, and by Hopper's copy engine.
+CHANNELS = [(5, 7), (16, 24), (64, 64)]
+
+
+@pytest.fixture(autouse=True)
+def on_gpu(gpu):
+    with jax.default_device(gpu):
+        yield
+
+
+def _turned(array):
+    """The array as a transpose of one with its axes the other way round."""
+    return array.transpose(), lambda turned: turned.transpose()
+
+
+def _cut(array):
+    """The array as every other row, from the second on, of one that is larger in all dimensions."""
+    large = np.full([2 * size + 3 for size in array.shape], np.nan, array.dtype)
+    inner = tuple(slice(1, 1 + 2 * size, 2) for size in array.shape)
+    large[inner] = array
+    return large, lambda given: given[inner]
+
+
+def _moved(array):
+    """The array as the part of a flat one behind its first element."""
+    flat = np.concatenate([np.full(1, np.nan, array.dtype), array.ravel()])
+    return flat, lambda given: given[1:].reshape(array.shape)
+
+
+@pytest.mark.parametrize("view", [_turned, _cut, _moved])
+@pytest.mark.parametrize(("c", "o"), CHANNELS)
+def test_views_give_the_bits_of_copies(c, o, view):
+    rng = np.random.default_rng(0)
+    table = jkc.NeighborTable(calls.random_table(rng, 40, 9, 50)[0], num_inputs=50)
+    image, pixels = calls.normal(rng, (2, 9, 8, c), BF16), calls.normal(rng, (2, 9, 8, o), BF16)
+    kernel = calls.normal(rng, (3, 3, c, o), BF16, 0.1)
+    x, g, weight = calls.normal(rng, (70, 50, c), F16), calls.normal(rng, (70, 40, o), F16), kernel.reshape(9, c, o)
+    weight = weight.astype(F16)
+    options = {"preferred_element_type": jnp.float32}
+    passes = {
+        "dense forward": (lambda x, w: jkc.conv2d(x, w, **options), image, kernel),
+        "dense dinput": (lambda g, w: jkc.conv2d_dinput(g, w, image.shape, **options), pixels, kernel),
+        "dense dweight": (lambda x, g: jkc.conv2d_dweight(x, g, (3, 3), **options), image, pixels),
+        "KNN forward": (lambda x, w: jkc.knn_conv(x, w, table, **options), x, weight),
+        "KNN dinput": (lambda g, w: jkc.knn_dinput(g, w, table, **options), g, weight),
+        "KNN dweight": (lambda x, g: jkc.knn_dweight(x, g, table, **options), x, g),
+    }
+    for name, (compute, *operands) in passes.items():
+        views = [view(operand) for operand in operands]
+        found = jax.jit(lambda *given: compute(*(take(v) for (_, take), v in zip(views, given, strict=True))))(  # noqa: B023
+            *(given for given, _ in views)
+        )
+        expected = jax.jit(compute)(*operands)
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=name)
+
+
+def _wide(rng, shape):
+    """Float32 values, some of which are no numbers of float16's range."""
+    x = calls.normal(rng, shape, F32) * 3
+    x.reshape(-1)[:4] = 70000, np.nan, 1e-9, -65519.9
+    return x
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("staging", [0, 1])
+@pytest.mark.parametrize("c", [3, 8, 64])
+def test_float32_input_is_rounded_as_read(c, staging, dtype):
+    rng = np.random.default_rng(1)
+    tile, dweight_tile = (64, 64, staging), (128, 64, staging)
+    image, x = _wide(rng, (2, 9, 8, c)), _wide(rng, (3, 50, c))
+    kernel, weight = calls.normal(rng, (3, 3, c, 16), dtype, 0.1), calls.normal(rng, (9, c, 16), dtype, 0.1)
+    pixels, g = calls.normal(rng, (2, 9, 8, 16), dtype), calls.normal(rng, (3, 40, 16), dtype)
+    tables = [(indices, slots) for slots in (None, 9) for indices, slots in [calls.random_table(rng, 40, 9, 50, slots)]]
+    runs = [
+        (functools.partial(calls.dense_forward, weight=kernel, bias=None, output_size=(9, 8), **WINDOW), image, tile),
+        (
+            functools.partial(gpu_dweight_calls.dense_dweight, g=pixels, kernel_size=(3, 3), **WINDOW),
+            image,
+            dweight_tile,
+        ),
+    ]
+    for indices, slots in tables:
+        knn = {"indices": indices, "slots": slots}
+        runs.append((functools.partial(calls.knn_forward, weight=weight, **knn), x, tile))
+        runs.append((functools.partial(gpu_dweight_calls.knn_dweight, g=g, num_slots=9, **knn), x, dweight_tile))
+    for run, wide, forced in runs:
+        with np.errstate(over="ignore"):
+            narrow = wide.astype(dtype)
+        for tiles in None, forced:
+            found, expected = (run(x, out_dtype=F32, tile=tiles) for x in (wide, narrow))
+            if tiles is not None:  # one kernel, so that sums have one order
+                for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+                    np.testing.assert_array_equal(a, b)
+            else:
+                for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+                    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("c", [3, 8])
+def test_float64_input_goes_by_way_of_float32(c):
+    """Values between neighbours of float16, which rounding once would take elsewhere."""
+    rng = np.random.default_rng(2)
+    base = calls.normal(rng, (2, 9, 8, c), F16)
+    between = base.astype(np.float64) * (1 + 2.0**-12) + np.sign(base.astype(np.float64)) * 2.0**-40
+    weight = calls.normal(rng, (3, 3, c, 16), F32, 0.1)
+    once = between.astype(np.float32)
+    with jax.enable_x64(True):
+        found = jkc.conv2d(jnp.asarray(between), jnp.asarray(weight), compute_dtype="float16")
+    expected = jkc.conv2d(jnp.asarray(once), jnp.asarray(weight), compute_dtype="float16")
+    assert expected.dtype == jnp.float32
+    np.testing.assert_array_equal(np.asarray(found, np.float32), np.asarray(expected))
