@@ -113,7 +113,7 @@ def main(platform):
     assert len(set(told)) == len(told)
     for message in told:
         assert "its smoke call failed: " in message, message
-    print("fell back:", told[0])
+    print("fell back:", told[0], flush=True)
 
 
 if __name__ == "__main__":

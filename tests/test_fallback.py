@@ -20,7 +20,8 @@ def fresh(monkeypatch):
     """No memory of earlier smoke calls and warnings; compiled programs are compiled anew."""
     monkeypatch.setattr(_dispatch, "_proven", set())
     monkeypatch.setattr(_dispatch, "_warned", set())
-    yield monkeypatch
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        yield monkeypatch
     jax.clear_caches()
 
 
@@ -47,7 +48,7 @@ def test_launches_that_fail():
     program = pathlib.Path(fallback_checks.__file__)
     paths = {"PYTHONPATH": str(pathlib.Path(jkc.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, program, "cpu"],
+        [sys.executable, "-X", "faulthandler", program, "cpu"],
         env={**os.environ, **paths, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,

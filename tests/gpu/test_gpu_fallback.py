@@ -60,7 +60,7 @@ def test_launches_that_fail():
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # this process has taken most of the memory already
     }
     done = subprocess.run(
-        [sys.executable, pathlib.Path(fallback_checks.__file__), "cuda"],
+        [sys.executable, "-X", "faulthandler", pathlib.Path(fallback_checks.__file__), "cuda"],
         env=environment,
         capture_output=True,
         text=True,
