@@ -1,12 +1,7 @@
-"""Where compiled targets cannot run: one warning with the reason, and what "xla" gives, gradients too.
-
-Run as a program (`python fallback_checks.py PLATFORM`), it hands XLA other handlers than those that the targets' names
-mean, so that each launch fails by itself.
-"""
+"""What is seen where compiled targets cannot run: one warning with the reason, and what "xla" gives, gradients too."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 
 import jax
@@ -91,30 +86,3 @@ def without_cast(jkc, smoke, monkeypatch):
         rest = compiled()
     same_bits(rest(x, w, g), expected)
     return [str(warning.message) for warning in caught], rest.as_text()
-
-
-def main(platform):
-    registered = []
-    register = jax.ffi.register_ffi_target
-    jax.ffi.register_ffi_target = lambda name, handler, **options: registered.append((name, handler, options))
-    import jax_knnconv as jkc
-
-    jax.ffi.register_ffi_target = register
-    cast = next(
-        handler
-        for name, handler, options in registered
-        if "cast_operands" in name and options["platform"].lower() == platform
-    )
-    for name, handler, options in registered:
-        wrong = options["platform"].lower() == platform and "cast_operands" not in name
-        register(name, cast if wrong else handler, **options)
-    told = falls_back(jkc, "float16" if platform == "cuda" else "float32")
-    assert told
-    assert len(set(told)) == len(told)
-    for message in told:
-        assert "its smoke call failed: " in message, message
-    print("fell back:", told[0], flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
-import subprocess
-import sys
+import re
 import types
 
 import fallback_checks
 import jax
+import numpy as np
 import pytest
 
 import jax_knnconv as jkc
-from jax_knnconv import _dispatch, _smoke
+from jax_knnconv import _dispatch, _ffi, _smoke
 
 
 @pytest.fixture
@@ -53,18 +51,15 @@ def test_backward_without_the_cast(fresh):
         assert f"jax_knnconv_{operation}_v1" in text
 
 
-def test_launches_that_fail():
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(pathlib.Path(jkc.__file__).parents[1]),
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # this process has taken most of the memory already
-    }
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", pathlib.Path(fallback_checks.__file__), "cuda"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("fell back: ")
+def test_calls_that_fail(fresh):
+    """Launchers that are asked for a tile that does not ship refuse by themselves."""
+    call = _ffi.call
+
+    def with_tile(operation, results, *operands, **attributes):
+        tile = {} if operation == "cast_operands" else {"tile": np.array([48, 64, 1], np.int64)}
+        return call(operation, results, *operands, **attributes, **tile)
+
+    fresh.setattr(_ffi, "call", with_tile)
+    told = fallback_checks.falls_back(jkc, "float16")
+    assert len(told) == 1
+    assert re.search(r"its smoke call failed: JaxRuntimeError: INVALID_ARGUMENT: .*lib/gpu/\w+\.h:\d+: ", told[0])
