@@ -106,6 +106,7 @@ Status Takes(int ordinal, const Dweight& dweight, const Taps& taps, bool* takes)
   const bool exists = dweight.slots > 0 && dweight.batch > 0 && dweight.channels > 0 && dweight.columns > 0;
   const bool fits = dweight.x_type == dweight.g_type && dweight.channels % 8 == 0 && dweight.columns % 8 == 0 &&
                     IsAligned(dweight.x) && IsAligned(dweight.g) && IsAligned(dweight.partials) &&
+                    IsAligned(dweight.dw) && IsAligned(dweight.db) &&
                     dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1;
   if (!IsHopper(device) || !exists || !fits || !IsInReach(dweight, taps)) return {};
   DweightSizes sizes;

@@ -72,6 +72,42 @@ def test_views_are_read_as_copies_are(c, o, view):
             np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=slack, err_msg=name)
 
 
+@pytest.mark.parametrize(("c", "o"), CHANNELS)
+def test_results_go_to_any_address(c, o):
+    """Results that XLA may let a call write behind the first element of a larger array, between what stands there."""
+    rng = np.random.default_rng(3)
+    table = jkc.NeighborTable(calls.random_table(rng, 40, 9, 50)[0], num_inputs=50)
+    image, pixels = calls.normal(rng, (2, 9, 8, c), BF16), calls.normal(rng, (2, 9, 8, o), BF16)
+    kernel = calls.normal(rng, (3, 3, c, o), BF16, 0.1)
+    x, g, weight = calls.normal(rng, (70, 50, c), F16), calls.normal(rng, (70, 40, o), F16), kernel.reshape(9, c, o)
+    weight = weight.astype(F16)
+    passes = {
+        "dense forward": (jkc.conv2d, image, kernel),
+        "dense dinput": (lambda g, w: jkc.conv2d_dinput(g, w, image.shape), pixels, kernel),
+        "dense dweight": (lambda x, g: jkc.conv2d_dweight(x, g, (3, 3)), image, pixels),
+        "KNN forward": (lambda x, w: jkc.knn_conv(x, w, table), x, weight),
+        "KNN dinput": (lambda g, w: jkc.knn_dinput(g, w, table), g, weight),
+        "KNN dweight": (lambda x, g: jkc.knn_dweight(x, g, table), x, g),
+    }
+
+    def inserted(compute, *operands):
+        results = jax.tree.leaves(compute(*operands))
+        return [
+            jax.lax.dynamic_update_slice(jnp.full(r.size + 3, 7, r.dtype), r.ravel(), (1,)) for r in results
+        ], results
+
+    for name, (compute, *operands) in passes.items():
+        found, expected = jax.jit(functools.partial(inserted, compute))(*operands)
+        alone, _ = jax.jit(lambda *given: (inserted(compute, *given)[0], 0))(*operands)  # noqa: B023
+        for a, b, c in zip(found, alone, expected, strict=True):
+            for array in a, b:
+                np.testing.assert_array_equal(np.asarray(array[[0, -2, -1]], np.float32), np.full(3, 7), err_msg=name)
+                close = {"rtol": 2**-7, "atol": 2**-10 * float(jnp.abs(c).max()), "err_msg": name}
+                np.testing.assert_allclose(
+                    np.asarray(array[1:-2], np.float32), np.asarray(c.ravel(), np.float32), **close
+                )
+
+
 def _wide(rng, shape):
     """Float32 values, some of which are no numbers of float16's range."""
     x = calls.normal(rng, shape, F32) * 3
