@@ -30,6 +30,10 @@ _GPU = ROOT / "lib" / "gpu"
 # Sources with a main loop that is timed, compiled once a part; and those that only have to be linked.
 _KNOCKED = ("tap_gemm_bf16_plain.cu", "dweight_columns.cu", "dweight_dense.cu")
 _COMMON = (
+    "dweight.cc",
+    "dweight_choice.cc",
+    "dweight_slots.cu",
+    "tap_choice.cc",
     "tap_gemm.cc",
     "tap_gemm_bf16_transposed.cu",
     "tap_gemm_f16_plain.cu",

@@ -154,7 +154,10 @@ def steps(partition: spatial.NodePartition, table: jkc.NeighborTable, mesh: Mesh
 def time_steps(
     name: str, points: np.ndarray, table: jkc.NeighborTable, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Forward and both gradients of one layer, each way in turns."""
+    """Forward and both gradients of one layer, each way in turns.
+
+    Times: "call", waited for; away from the CPU also "loop", of calls that follow each other without waiting.
+    """
     devices = jax.devices()[: options.devices]
     mesh = jax.make_mesh((options.devices,), ("space",), axis_types=(AxisType.Auto,), devices=devices)
     partition = spatial.partition_nodes(options.devices, points=points)
@@ -164,7 +167,8 @@ def time_steps(
     weight = random.standard_normal((table.num_slots, *2 * shape[-1:]), np.float32) / shape[-1] ** 0.5
     weight = weight.astype(jnp.dtype(options.dtype))
 
-    samplers, compiled, results = {}, {}, {}
+    samplers: dict[tuple[str, str], Any] = {}
+    compiled, results = {}, {}
     for way, (step, table_of, sharding) in steps(partition, table, mesh).items():
         alone = isinstance(sharding, jax.sharding.SingleDeviceSharding)
         order = (lambda values: values) if alone else partition.shard
@@ -178,7 +182,11 @@ def time_steps(
         compiled[way] = jax.jit(step).lower(*operands).compile()
         y, dx, dw = (np.asarray(value) for value in compiled[way](*operands))
         results[way] = (y, dx, dw) if alone else (partition.unshard(y), partition.unshard(dx), dw)
-        samplers[way] = harness.WallSampler(compiled[way], [operands], sample_s=0.01)
+        samplers[way, "call"] = harness.WallSampler(compiled[way], [operands], sample_s=0.01)
+        if jax.default_backend() != "cpu":
+            samplers[way, "loop"] = harness.queued_sampler(
+                lambda operands, way=way: compiled[way](*operands), [operands], sample_s=0.01
+            )
     samples = harness.interleave(samplers, rounds=options.rounds, budget_s=options.budget)
     right = results["one device, knn_conv"]
     return [
@@ -188,8 +196,8 @@ def time_steps(
             "batch": options.batch,
             "channels": options.channels,
             "way": way,
-            "call": harness.milliseconds(samples[way]),
-            "cpu": harness.milliseconds(samplers[way].cpu_samples),
+            **{kind: harness.milliseconds(samples[name, kind]) for name, kind in samplers if name == way},
+            "cpu": harness.milliseconds(samplers[way, "call"].cpu_samples),
             "temporary_bytes": memory.temporary_bytes(compiled[way]),
             "difference": max(compare.difference(*pair) for pair in zip(results[way], right, strict=True)),
         }
@@ -204,7 +212,10 @@ def show(title: str, entries: Sequence[dict[str, Any]], console: Console) -> Non
     """One row an entry, one column a key; times by their least."""
     table = Table(title=title, title_justify="left")
     for key in entries[0]:
-        table.add_column({"call": "ms", "cpu": "cpu ms"}.get(key, key), justify="left" if key == "points" else "right")
+        table.add_column(
+            {"call": "ms", "loop": "ms in a loop", "cpu": "cpu ms"}.get(key, key),
+            justify="left" if key == "points" else "right",
+        )
     for entry in entries:
         values = [value["min_ms"] if isinstance(value, dict) else value for value in entry.values()]
         table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in values))

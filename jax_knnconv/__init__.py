@@ -12,6 +12,7 @@ from jax_knnconv.builders import knn_table, radius_table
 from jax_knnconv.cast import cast_operands
 from jax_knnconv.config import KernelConfig
 from jax_knnconv.conv2d import conv2d, conv2d_dinput, conv2d_dweight
+from jax_knnconv.default_config import default_config
 from jax_knnconv.doctor import doctor
 from jax_knnconv.grids import grid_table, submanifold_table
 from jax_knnconv.interop import from_fovi, from_linear
@@ -30,6 +31,7 @@ __all__ = [
     "conv2d",
     "conv2d_dinput",
     "conv2d_dweight",
+    "default_config",
     "doctor",
     "export_targets",
     "from_fovi",

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from jax_knnconv import _ffi, _kernel_choice, _smoke
+from jax_knnconv import _ffi, _kernel_choice, _rules, _smoke
 from jax_knnconv._varying import result_type
 
 IMPLEMENTATIONS = ("auto", "xla", "cpu", "wmma", "hopper")
@@ -52,6 +52,18 @@ _proven: set[tuple[str, str, str]] = set()  # (platform, device kind, operation)
 _warned: set[tuple[str, str]] = set()  # (platform, reason) already told, until the path works again
 
 
+def _device_of_each_kind(platform: str) -> list[Any]:
+    """One device of each kind that this process has on a platform; none where it has none.
+
+    A program is lowered for a platform: whichever device it is started on must be able to run it.
+    """
+    try:
+        devices = jax.local_devices(backend=platform)
+    except RuntimeError:
+        return []
+    return list({device.device_kind: device for device in reversed(devices)}.values())
+
+
 def why_not(operation: str, platform: str, implementation: str = "auto") -> str | None:
     """The reason why a compiled operation cannot run on a platform, or None if it can or none of its devices is here.
 
@@ -60,9 +72,8 @@ def why_not(operation: str, platform: str, implementation: str = "auto") -> str 
     """
     if platform not in _PLATFORMS_OF[implementation]:
         return f"implementation {implementation!r} does not exist on platform {platform!r}"
-    try:
-        device = jax.local_devices(backend=platform)[0]
-    except RuntimeError:
+    devices = _device_of_each_kind(platform)
+    if not devices:
         return None  # lowered for another machine: what is installed and runs there cannot be asked here
     backend = _ffi.load_backend(platform)
     if backend.reason is not None:
@@ -71,6 +82,11 @@ def why_not(operation: str, platform: str, implementation: str = "auto") -> str 
         return f"target {_ffi.target_name(operation)!r} is not registered for platform {platform!r}"
     if implementation not in ("auto", "cpu") and implementation not in backend.implementations:
         return f"the {platform} module was built without the {implementation!r} kernels"
+    failures = (_smoke_failure(operation, platform, device) for device in devices)
+    return next((failure for failure in failures if failure is not None), None)
+
+
+def _smoke_failure(operation: str, platform: str, device: Any) -> str | None:
     key = (platform, device.device_kind, operation)
     with _lock:
         if key in _proven:
@@ -101,18 +117,24 @@ def lacks(platform: str, operands: Sequence[Any], kernel: str | None = None) -> 
     bfloat16 = any(operand.dtype == jnp.bfloat16 for operand in operands)
     if platform != "cuda" or not (bfloat16 or kernel == "hopper"):
         return None
-    try:
-        device = jax.local_devices(backend=platform)[0]
-    except RuntimeError:
-        return None  # lowered for another machine
-    capability = getattr(device, "compute_capability", None)
-    if capability is None:
-        return None
-    if kernel == "hopper" and float(capability) != 9:
-        return f"the 'hopper' kernels need compute capability 9.0, {device.device_kind} has {capability}"
-    if bfloat16 and float(capability) < 8:
-        return f"products of bfloat16 need compute capability 8.0, {device.device_kind} has {capability}"
+    for device in _device_of_each_kind(platform):
+        capability = getattr(device, "compute_capability", None)
+        if capability is None:
+            continue
+        if kernel == "hopper" and float(capability) != 9:
+            return f"the 'hopper' kernels need compute capability 9.0, {device.device_kind} has {capability}"
+        if bfloat16 and float(capability) < 8:
+            return f"products of bfloat16 need compute capability 8.0, {device.device_kind} has {capability}"
     return None
+
+
+def _check_here(operation: str, operands: Sequence[Any], static: dict[str, Any], forced: dict[str, Any]) -> None:
+    """Raise ValueError where a GPU is here and has no kernel for what a call forces."""
+    try:
+        device = jax.local_devices(backend="cuda")[0]
+    except RuntimeError:
+        return  # lowered for another machine
+    _rules.check(_ffi.load_backend("cuda").module, operation, operands, static, forced, device)
 
 
 def _warn_once(operation: str, platform: str, reason: str) -> None:
@@ -145,18 +167,20 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
         groups = static.get("group_rank", len(static.get("groups", ())))
         if groups > _MOST_GROUPS:
             unfit = f"its kernels take at most {_MOST_GROUPS} group dimensions (nested vmaps), got {groups}"
-        attributes = handler.attributes(*ctx.avals_in, **static)
+        attributes, forced = handler.attributes(*ctx.avals_in, **static), {}
         if platform != "cpu":
-            attributes |= _kernel_choice.attributes(
+            forced = _kernel_choice.attributes(
                 handler.operation, ctx.avals_in, static.get("spec"), groups, implementation
             )
-        kernel = attributes.get("kernel")
+        kernel = forced.get("kernel")
         needed = "hopper" if kernel == "hopper" else implementation
         reason = unfit or lacks(platform, ctx.avals_in, kernel) or why_not(handler.operation, platform, needed)
         if reason is None:
+            if platform == "cuda" and forced:
+                _check_here(handler.operation, ctx.avals_in, static, forced)
             extra = handler.workspace(*ctx.avals_in, platform=platform, **static)
             full = ctx.replace(avals_out=[*ctx.avals_out, *(jax.core.ShapedArray(s.shape, s.dtype) for s in extra)])
-            values = _ffi.lower_call(handler.operation, full, *operands, **attributes)
+            values = _ffi.lower_call(handler.operation, full, *operands, **attributes, **forced)
             return values[: len(ctx.avals_out)]
         _warn_once(handler.operation, platform, reason)
     return _lower_fallback(handler, ctx, operands, static)

@@ -206,3 +206,19 @@ def _staging(config: KernelConfig, has_dweight: bool) -> int | None:
     if config.async_copy is False:
         return _BY_ELEMENT if has_dweight else _BY_VECTOR_THROUGH_REGISTERS
     return None if config.vec is None and config.async_copy is None else _BY_VECTOR
+
+
+def config_of(pass_name: str, chosen: dict[str, Any]) -> KernelConfig:
+    """The config that a choice of the compiled module is: its kernel, and the portable kernels' tile."""
+    if chosen["kernel"] != "portable":
+        return KernelConfig(kernel=chosen["kernel"])
+    rows, columns = chosen["rows"], chosen["columns"]
+    return KernelConfig(
+        bm=rows,
+        bn=columns,
+        **(_FIXED[pass_name] | _part_of_tile(pass_name, rows, columns)),
+        ksplit=chosen["slices"] if pass_name == "dweight" else None,
+        async_copy=chosen["asynchronous"],
+        vec=chosen["vector"],
+        kernel="portable",
+    )

@@ -5,7 +5,7 @@ Each dimension of each operand and result bears a label. Equal labels are equal 
 Every other dimension is replicated before the call.
 
 * Auto mesh axes: custom_partitioning, the partitioner asks when the program is compiled.
-* Explicit mesh axes: shard_map over them, from the shardings that the types show.
+* Explicit mesh axes, beside Manual ones too: shard_map over them, from the shardings that the types show.
 * Inside shard_map (Manual axes), or with one device: the plain call.
 """
 
@@ -22,6 +22,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jax_knnconv._primitive import group_sizes, is_absent
+from jax_knnconv._varying import vary_as
 from jax_knnconv._version import __version__
 
 
@@ -132,12 +133,11 @@ def _run_local(local: LocalCall, labels: Labels, chosen: dict[str, tuple[str, ..
 
 def partitioned(local: LocalCall, labels: Labels, operands: Sequence[Any]) -> Sequence[jax.Array]:
     """Call `local` on the operands' shards, with results sharded as their labels say."""
-    if _inside_shard_map():
-        return _run_local(local, labels, {}, operands)
     specs = [_explicit_spec(jax.typeof(operand)) for operand in operands]
     if any(spec is not None for spec in specs):
-        return _explicit(local, labels, operands, [() if spec is None else spec for spec in specs])
-    if jax.device_count() == 1:
+        results = _explicit(local, labels, operands, [() if spec is None else spec for spec in specs])
+        return vary_as(results, operands)
+    if _inside_shard_map() or jax.device_count() == 1:
         return _run_local(local, labels, {}, operands)
     return _auto(local, labels, operands)
 

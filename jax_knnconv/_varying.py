@@ -36,3 +36,14 @@ def vary_together(*arrays: Any) -> tuple[Any, ...]:
         else jax.lax.pcast(a, tuple(sorted(missing)), to="varying")
         for a in arrays
     )
+
+
+def vary_as(values: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    """The values, computed from the operands with unchecked types: each varies wherever one of the operands does."""
+    union = frozenset().union(*map(varying_axes, operands))
+
+    def vary(value: Any) -> Any:
+        missing = union - varying_axes(value)
+        return jax.lax.pcast(value, tuple(sorted(missing)), to="varying") if missing else value
+
+    return [vary(value) for value in values]

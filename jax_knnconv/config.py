@@ -22,22 +22,25 @@ KERNELS = ("portable", "halo", "hopper")
 class KernelConfig:
     """Tile geometry of a tensor-core kernel: y tile [bm, bn] = sum over depth steps of bk.
 
-    Fields left None are chosen by shape. A config belongs to the tensor-core implementations: where another one runs
-    (``"cpu"``, ``"xla"``), it has no tiles to set and is not looked at. On a GPU it holds for the call's gradients too,
-    whose kernels must then ship what it asks for; to force one pass alone, call it by name (`conv2d_dweight`, ...).
+    Fields left None are chosen by shape; `default_config` tells what a call gets. A config belongs to the tensor-core
+    implementations: where another one runs (``"cpu"``, ``"xla"``), it has no tiles to set and is not looked at. On a
+    GPU it holds for the call's gradients too, whose kernels must then ship what it asks for; to force one pass alone,
+    call it by name (`conv2d_dweight`, ...).
 
     The portable kernels ship, for forward and dinput, bm 16, 64, 128 and bn 32, 64, 128 with bk 64; for dweight, where
     the tile is of dw as a matrix [V·C_in, C_out], bm and bn 32, 64, 128. Where asynchronous 16-byte copies cannot fill
     a tile (vec=False, async_copy=False, channels no multiple of 8, a float32 operand; KNN dinput in bfloat16 with a
     batch of up to 8), forward and dinput have bm 64 alone, dweight bm 32 and 128. What follows from bm and bn (wm, wn,
     and bk of dweight) may be given beside both of them. A value that no kernel has is a ValueError when the call is
-    lowered for a GPU.
+    lowered for a GPU, and so is what the GPU that is there cannot do: a tile that its shared memory does not hold, a
+    kernel that does not take the call, a split without room for its partial sums.
 
     Attributes:
         bm: rows of a thread block's tile, a multiple of 16.
         bn: columns of a thread block's tile, a multiple of 16.
         bk: depth of one staged step, a multiple of 16.
-        rb: batch tiles multiplied against one staged weight tile.
+        rb: tiles of bm rows multiplied against one staged weight tile. 1 alone ships: a tile's rows are batch entries
+            (and nodes) already, all of which share each staged weight tile, so that a larger bm is what reuses it more.
         wm: rows of one warp's tile, a multiple of 16 that divides bm.
         wn: columns of one warp's tile, a multiple of 16 that divides bn.
         ksteps: depth steps held in shared memory at once.

@@ -135,6 +135,36 @@ class NeighborTable:
         """G..., the leading dimensions: () for one table, (B,) for one a sample."""
         return self.indices.shape[:-2]
 
+    def split_rows(self, parts: int) -> NeighborTable:
+        """The same rows in `parts` equal blocks, one table a block: [M, K] -> [parts, M / parts, K].
+
+            y = jax.vmap(knn_conv, (None, None, 0), -3)(x, weight, table.split_rows(parts))   # [..., parts, M/parts, C]
+
+        For output rows that are sharded over devices: where the blocks are (`table_shardings(..., samples=axis)`), each
+        device has its own rows' derived orders, and nothing of the other rows is looked at in the backward pass.
+
+        Args:
+          parts: how many; it must divide M.
+
+        Raises:
+          TypeError: parts is no integer.
+          ValueError: parts does not divide M; the table has groups already.
+        """
+        parts = check_size("parts", parts, minimum=1)
+        if self.group_shape:
+            raise ValueError(f"split_rows: got {self}, expected a table without groups")
+        if self.num_outputs % parts:
+            raise ValueError(
+                f"parts: got {parts} for {self.num_outputs} output rows, expected a number that divides them"
+            )
+        # A slot out of range, which only a table built under jit can have, belongs to a hole.
+        slots = None if self.slots is None else self.slots.clip(0, max(self.num_slots - 1, 0))
+        indices, slots = (
+            None if array is None else array.reshape(parts, self.num_outputs // parts, self.num_taps)
+            for array in (self.indices, slots)
+        )
+        return NeighborTable(indices, slots, num_inputs=self.num_inputs, num_slots=self.num_slots)
+
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"NeighborTable is immutable: cannot set {name}")
 

@@ -1,4 +1,4 @@
-"""What the tests of spatial sharding on 8 devices share: tables on a sphere, operands in place, and the oracle."""
+"""What tests of spatial sharding on several devices share: tables on a sphere, operands in place, and the oracle."""
 
 from __future__ import annotations
 
@@ -58,15 +58,16 @@ def exact(table, x, w, b, g, zero_empty_rows=False):
     return y, dx, *oracle.knn_dweight(x, g, indices, slots, num_slots=len(w), zero_empty_rows=zero_empty_rows)
 
 
-def check(got, table, sources, outputs, arrays, dtype, zero_empty_rows=False):
+def check(got, table, sources, outputs, arrays, dtype, zero_empty_rows=False, slack=(1, 1, 1, 1)):
+    """Padding is 0; the rest lies within a rounding of the oracle, each sum's slack as many times as `slack` says."""
     y, dx, dw, db = (np.asarray(value) for value in got)
     for value, partition in ((y, outputs), (dx, sources)):
         assert not value[..., ~partition.row_mask, :].any()
     restored = (outputs.unshard(y), sources.unshard(dx), dw, db)
     right = exact(table, *arrays, zero_empty_rows)
     bounds = exact(table, *map(np.abs, arrays), zero_empty_rows)
-    for value, want, bound, what in zip(restored, right, bounds, ("y", "dx", "dw", "db"), strict=True):
-        oracle.assert_within_ulp(value.reshape(want.shape), want, bound, dtype, what)
+    for value, want, bound, more, what in zip(restored, right, bounds, slack, ("y", "dx", "dw", "db"), strict=True):
+        oracle.assert_within_ulp(value.reshape(want.shape), want, more * bound, dtype, what)
 
 
 def value_and_gradients(x, w, b, g, table, **options):

@@ -120,6 +120,28 @@ def test_recovers_when_the_path_works_again(fresh):
             text(loss, X, W)
 
 
+def test_every_kind_of_device_is_asked_once(fresh):
+    """A program runs on whichever device its operands are on, so one kind that fails turns a platform down."""
+    asked = []
+
+    def answer(operation, device):
+        asked.append(device.device_kind)
+        return float(device.device_kind == "broken")
+
+    def on(*kinds):
+        devices = [types.SimpleNamespace(platform="cpu", device_kind=kind) for kind in kinds]
+        fresh.setattr(jax, "local_devices", lambda backend=None: devices)
+        return _dispatch.why_not("knn_forward", "cpu")
+
+    fresh.setattr(_smoke, "error", answer)
+    assert on("old", "old", "new", "old") is None
+    assert sorted(asked) == ["new", "old"]
+    assert on("new", "old") is None
+    assert len(asked) == 2
+    assert on("old", "broken") == "its smoke call was wrong by 1.0"
+    assert asked[2:] == ["broken"]
+
+
 @pytest.mark.parametrize("name", ["wmma", "hopper"])
 def test_implementation_of_another_platform(fresh, name):
     if any(device.platform != "cpu" for device in jax.devices()):

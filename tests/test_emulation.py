@@ -10,7 +10,15 @@ import pathlib
 import pytest
 import toolchains
 
-CHECKS = ("check_cast", "check_dweight", "check_fragments", "check_halo", "check_hopper_schedule", "check_tap_gemm")
+CHECKS = (
+    "check_cast",
+    "check_dweight",
+    "check_fragments",
+    "check_halo",
+    "check_hopper_schedule",
+    "check_rules",
+    "check_tap_gemm",
+)
 AMD_FORMS = ("gfx9", "gfx11", "gfx12")
 # Without optimization: compiling it costs more than it saves.
 SANITIZED = "FLAGS=-O0 -fsanitize=address"

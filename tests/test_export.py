@@ -28,6 +28,14 @@ results = exported.call(*(operands[name] for name in operands.files))
 np.savez(sys.argv[3], *jax.tree.leaves(results))
 """
 
+DESCRIBE = """
+import sys, jax, re
+import jax_knnconv
+exported = jax.export.deserialize(bytearray(open(sys.argv[1], "rb").read()))
+print(*exported.platforms, exported.in_avals[0].shape[0], *sorted(set(re.findall("jax_knnconv_\\\\w+_v\\\\d+",
+    exported.mlir_module()))))
+"""
+
 CACHED = """
 import jax, jax.numpy as jnp, numpy as np
 import jax_knnconv as jkc
@@ -96,9 +104,16 @@ def test_exported_program_runs_in_a_fresh_process(platforms, tmp_path):
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
-def test_lowered_for_a_gpu_elsewhere(platform):
-    """A machine without that GPU holds the calls of its kernels, without a warning; float32 products are pure JAX."""
-    assert targets(export([platform])) == {*ALL_PASSES, "jax_knnconv_cast_operands_v1"}
+def test_lowered_for_a_gpu_elsewhere(platform, tmp_path):
+    """Lowered without that GPU and reloaded, a program calls its kernels; float32 products are pure JAX."""
+    exported = export([platform])
+    wanted = {*ALL_PASSES, "jax_knnconv_cast_operands_v1"}
+    assert targets(exported) == wanted
+    program = tmp_path / "program.bin"
+    program.write_bytes(exported.serialize())
+    command = [sys.executable, "-c", DESCRIBE, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.split() == [platform, "b", *sorted(wanted)]
     plain = jax.jit(lambda x, w: jkc.knn_conv(x, w, TABLE))
     exact = jax.export.export(plain, platforms=[platform])(jnp.ones((2, 4, 3)), jnp.ones((2, 3, 5)))
     assert targets(exact) == set()

@@ -47,3 +47,11 @@ def test_hopper_needs_exactly_sm_90(monkeypatch, capability, runs):
     assert (reason is None) == runs
     if reason is not None:
         assert reason == f"the 'hopper' kernels need compute capability 9.0, a GPU has {capability}"
+
+
+def test_every_kind_of_gpu_here_counts(monkeypatch):
+    devices = [types.SimpleNamespace(compute_capability=c, device_kind=f"GPU {c}") for c in ("9.0", "9.0", "7.5")]
+    monkeypatch.setattr(jax, "local_devices", lambda backend: devices)
+    assert "GPU 7.5 has 7.5" in _dispatch.lacks("cuda", _operands(jnp.bfloat16))
+    assert "GPU 7.5 has 7.5" in _dispatch.lacks("cuda", _operands(np.float16), "hopper")
+    assert _dispatch.lacks("cuda", _operands(np.float16)) is None

@@ -285,3 +285,20 @@ def test_hopper_falls_back_with_one_warning_where_the_module_has_none(given, mod
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert choices("knn_dweight", **given) == {"kernel": "hopper"}
+
+
+@pytest.mark.parametrize("operation", sorted(set(PASSES) - {"knn_backward"}))
+def test_what_the_gpu_here_cannot_do_raises_where_it_is_lowered_for(operation, modules, card):
+    def refuse(**sizes):
+        raise ValueError("the tile fits into the device's shared memory")
+
+    card.core_count = 132
+    modules["cuda"] = modules["cuda"]._replace(
+        module=types.SimpleNamespace(choose_tap_gemm=refuse, choose_dweight=refuse)
+    )
+    lowered(PASSES[operation])  # nothing is forced
+    message = (
+        r"KernelConfig: no kernel .* on 132 multiprocessors of compute capability 9.0 .*fits into.*kernel=portable"
+    )
+    with pytest.raises(ValueError, match=message):
+        lowered(lambda: PASSES[operation](config=jkc.KernelConfig(bn=64)))

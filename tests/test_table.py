@@ -211,3 +211,28 @@ def test_traced_slot_out_of_range_is_a_hole(bad):
     np.testing.assert_array_equal(dinput(g, w, table), column([110, 10]))
     np.testing.assert_array_equal(dweight(x, g, table).ravel(), [0, 5, 2])
     np.testing.assert_array_equal(table.slot_offsets[-1], [3, 0])
+
+
+@pytest.mark.parametrize("with_slots", [False, True])
+def test_split_rows(with_slots):
+    """Each block is the table of its own rows, traced or not."""
+    rng = np.random.default_rng(0)
+    indices = rng.integers(-1, 7, (6, 3))
+    slots = rng.integers(0, 5, indices.shape) if with_slots else None
+    sizes = {"num_inputs": 6, "num_slots": 5 if with_slots else 3}
+    table = NeighborTable(indices, slots, **sizes)
+    parts = table.split_rows(3)
+    assert parts.group_shape == (3,)
+    assert_same(parts, jax.jit(lambda table: table.split_rows(3))(table))
+    for i in range(3):
+        rows = slice(2 * i, 2 * i + 2)
+        block = NeighborTable(indices[rows], None if slots is None else slots[rows], **sizes)
+        assert_same(block, jax.tree.map(lambda leaf, i=i: leaf[i], parts))
+
+
+def test_split_rows_of_a_table_with_slots_out_of_range():
+    """Only a table built under jit can have them; their taps are holes."""
+    table = traced_table(jnp.array([[0, 1], [1, 0]]), jnp.array([[9, 0], [0, -3]]), num_inputs=2, num_slots=2)
+    parts = table.split_rows(2)
+    np.testing.assert_array_equal(parts.source_offsets[..., 0], [[0, 0, 1], [0, 0, 1]])
+    np.testing.assert_array_equal(parts.source_slots, [[0, -1], [0, -1]])

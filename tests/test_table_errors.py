@@ -70,3 +70,18 @@ def test_sizes_that_int32_cannot_count():
         NeighborTable(np.zeros((2**31, 0), np.int32), num_inputs=4)
     words = to_words(np.array([[5, 2**31 + 5], [2**32 + 7, 2**33 - 1]]))
     np.testing.assert_array_equal(words, [[[5, 0], [5 - 2**31, 0]], [[7, 1], [-1, 1]]])
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "text"),
+    [
+        (3, ValueError, "parts: got 3 for 4 output rows, expected a number that divides them"),
+        (0, ValueError, "parts: got 0, expected at least 1"),
+        (2.0, TypeError, "parts: got 2.0 of type float"),
+    ],
+)
+def test_rows_that_cannot_be_split(parts, error, text):
+    with pytest.raises(error, match=text):
+        NeighborTable(np.zeros((4, 2), int), num_inputs=4).split_rows(parts)
+    with pytest.raises(ValueError, match=r"split_rows: got NeighborTable\(group_shape=\(2,\).*without groups"):
+        NeighborTable(np.zeros((2, 4, 2), int), num_inputs=4).split_rows(2)

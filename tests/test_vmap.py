@@ -46,7 +46,11 @@ def rows(args, axes):
 
 def calls(function, *args):
     """How often each target stands in the compiled text."""
-    text = jax.jit(function).lower(*args).compile().as_text()
+    return count(jax.jit(function).lower(*args).compile())
+
+
+def count(compiled):
+    text = compiled.as_text()
     return {p: text.count(f'custom_call_target="jax_knnconv_knn_{p}_v1"') for p in TARGETS}
 
 
@@ -82,9 +86,9 @@ def test_grad_of_vmap(axes):
         return (jax.vmap(conv, in_axes=axes)(x, args[1], w) ** 2).sum()
 
     want = [jax.grad(loss, (0, 2))(*row) for row in rows(args, axes)]
-    for position, (axis, got) in enumerate(
-        zip((axes[0], axes[2]), jax.grad(total, (0, 1))(args[0], args[2]), strict=True)
-    ):
+    compiled = jax.jit(jax.grad(total, (0, 1))).lower(args[0], args[2]).compile()
+    assert count(compiled) == {"forward": 1, "dinput": 1, "dweight": 1}
+    for position, (axis, got) in enumerate(zip((axes[0], axes[2]), compiled(args[0], args[2]), strict=True)):
         parts = np.stack([w[position] for w in want])
         close(got, parts if axis == 0 else parts.sum(0))
 

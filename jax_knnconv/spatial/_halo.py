@@ -75,7 +75,7 @@ def _fold_call(
 ) -> Sequence[Any]:
     del send_rows
     size, axis = exchange.source_size, g.ndim - 2
-    own = lax.slice_in_dim(g, 0, size, axis=axis).astype(jnp.float32)
+    own = lax.slice_in_dim(g, 0, size, axis=axis)
     if not exchange.rounds:
         return [own.astype(out_dtype)]
     halo = lax.slice_in_dim(g, size, g.shape[axis], axis=axis).astype(jnp.float32)
@@ -92,7 +92,10 @@ def _fold_call(
         copy = _take(back, return_places[start : start + length], mode="fill", fill_value=0)
         start += length
         total = copy if total is None else total.at[..., :length, :].add(copy, unique_indices=True)
-    return [own.at[..., return_rows, :].add(total, mode="drop", unique_indices=True).astype(out_dtype)]
+    # Only the rows that were sent are added to in float32: no float32 copy of all.
+    total += _take(own, return_rows, mode="fill", fill_value=0).astype(jnp.float32)
+    rounded = own.astype(out_dtype)
+    return [rounded.at[..., return_rows, :].set(total.astype(out_dtype), mode="drop", unique_indices=True)]
 
 
 def _extend_jvp(primals: Any, tangents: Any, **params: Any) -> Any:

@@ -24,11 +24,7 @@ inline ffi::Error ReadChoice(const ffi::Dictionary& attributes, std::initializer
   if (attributes.contains("kernel")) {
     const auto name = attributes.get<std::string_view>("kernel");
     if (name.has_error()) return name.error();
-    KNNCONV_CHECK(*name == "wmma" || *name == "portable" || *name == "halo" || *name == "hopper");
-    choice->kernel = *name == "wmma"       ? KernelFamily::kAnyPortable
-                     : *name == "portable" ? KernelFamily::kPortable
-                     : *name == "halo"     ? KernelFamily::kHalo
-                                           : KernelFamily::kHopper;
+    KNNCONV_CHECK(FindKernelFamily(*name, &choice->kernel));
   }
   if (!attributes.contains("tile")) return ffi::Error::Success();
   const auto tile = attributes.get<ffi::Span<const int64_t>>("tile");
@@ -37,8 +33,10 @@ inline ffi::Error ReadChoice(const ffi::Dictionary& attributes, std::initializer
   const int64_t rows = (*tile)[0], columns = (*tile)[1], staging = (*tile)[2];
   KNNCONV_CHECK(IsOneOf(rows, row_sizes) && IsOneOf(columns, {32, 64, 128}) && IsOneOf(staging, {0, 1, 2}));
   KNNCONV_CHECK(Allows(choice->kernel, KernelFamily::kPortable));
-  *choice = {static_cast<int>(rows), static_cast<int>(columns), static_cast<int>(staging), staging != 2,
-             KernelFamily::kPortable};
+  choice->rows = static_cast<int>(rows);
+  choice->columns = static_cast<int>(columns);
+  choice->set_staging(static_cast<int>(staging));
+  choice->kernel = KernelFamily::kPortable;
   return ffi::Error::Success();
 }
 

@@ -16,9 +16,7 @@ ffi::Error Run(gpuStream_t stream, int32_t device, Buffer g, Buffer weight, Resu
   TapGemm gemm;
   KNNCONV_RETURN_IF_ERROR(MakeTapGemm(g, weight, *dx, 3, /*transposed=*/true, groups, &gemm));
   KNNCONV_RETURN_IF_ERROR(SetWindow(attributes, in, w, dx->dimensions(), /*transposed=*/true, &gemm));
-  TileChoice tile;
-  KNNCONV_RETURN_IF_ERROR(ReadTileChoice(attributes, &tile));
-  return ToError(RunTapGemm(SiteOf<kStage>(stream, device), gemm, tile));
+  return RunTapGemm(SiteOf<kStage>(stream, device), gemm, attributes);
 }
 
 template <ffi::ExecutionStage kStage>

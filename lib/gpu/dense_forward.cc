@@ -16,9 +16,7 @@ ffi::Error Run(gpuStream_t stream, int32_t device, Buffer x, Buffer weight, Buff
   KNNCONV_RETURN_IF_ERROR(MakeTapGemm(x, weight, *y, 3, /*transposed=*/false, groups, &gemm));
   KNNCONV_RETURN_IF_ERROR(SetBias(bias, &gemm));
   KNNCONV_RETURN_IF_ERROR(SetWindow(attributes, in, w, y->dimensions(), /*transposed=*/false, &gemm));
-  TileChoice tile;
-  KNNCONV_RETURN_IF_ERROR(ReadTileChoice(attributes, &tile));
-  return ToError(RunTapGemm(SiteOf<kStage>(stream, device), gemm, tile));
+  return RunTapGemm(SiteOf<kStage>(stream, device), gemm, attributes);
 }
 
 template <ffi::ExecutionStage kStage>

@@ -1,21 +1,6 @@
 // Weight gradients of a dense convolution.
-#include "gpu/dweight_launch.h"
-#include "gpu/halo_dweight.h"
+#include "gpu/dweight_instances.h"
 
 namespace knnconv::gpu {
-
-Status RunDweight(const LaunchSite& site, const Dweight& dweight, const DenseTaps& taps, const DweightChoice& choice) {
-  if constexpr (kHasHaloKernels) {
-    const bool forced = choice.kernel == KernelFamily::kHalo;
-    Device device;
-    KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
-    if (Allows(choice.kernel, KernelFamily::kHalo) &&
-        (forced ? HaloCan(dweight, taps, device) : HaloTakes(dweight, taps, device))) {
-      return RunHaloDweight(site, dweight, taps, device);
-    }
-  }
-  const int64_t positions = dweight.shapes.members.count() * dweight.batch * taps.out_size[0] * taps.out_size[1];
-  return LaunchDweight(site, dweight, taps, positions, false, choice);
-}
-
+template Status LaunchDweight<DenseTaps>(const LaunchSite&, const Dweight&, const DenseTaps&, const DweightLaunch&);
 }  // namespace knnconv::gpu

@@ -16,21 +16,12 @@
 #include <cstdint>
 
 #include "gpu/async_copy.h"
-#include "gpu/dweight_plan.h"
+#include "gpu/dweight_launch.h"
 #include "gpu/dweight_stage.h"
 #include "gpu/dweight_taps.h"
 #include "gpu/dweight_tile.h"
 
 namespace knnconv::gpu {
-
-// What a launch adds to a Dweight for its kernels.
-struct DweightGrid {
-  uint32_t row_tiles, column_tiles, slices;
-  int32_t tiles_of_slot;  // where a tile's rows are of one slot
-  int32_t bias_parts;     // 0: no db
-  float* bias_partials;   // [groups, slices, bias_parts, columns]; dw's are [groups, slices, rows of dw, columns]
-  bool vector_partials;   // they can be written four elements at a time
-};
 
 // Where a block's tile lies in dw.
 struct DweightBlock {

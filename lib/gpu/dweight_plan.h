@@ -31,6 +31,14 @@ constexpr int StepPositions(int rows, int columns) {
   return rows * columns >= 128 * 128 || rows * columns <= 64 * 64 ? 64 : 32;
 }
 
+inline constexpr int kVector = 8;   // 16-bit elements of a 16-byte copy
+inline constexpr int kTilePad = 8;  // elements between rows of a tile: eight rows' 16 bytes lie in different banks
+inline constexpr int kDweightStages = 3;
+
+constexpr int DweightSharedBytes(int rows, int columns) {
+  return kDweightStages * StepPositions(rows, columns) * (rows + kTilePad + columns + kTilePad) * 2;
+}
+
 struct DweightSizes {
   int64_t groups;     // of the result
   int64_t positions;  // of all members; of all slots together where `by_slot`, at most

@@ -5,6 +5,14 @@
 namespace knnconv::gpu {
 namespace {
 
+// Results of one kind: `size` elements a group, each the sum of `parts` rows of `partials` [groups, parts, size].
+struct PartialSums {
+  const float* partials;
+  int64_t parts, size;
+  void* out;
+  Element type;
+};
+
 constexpr int kThreads = 256;
 constexpr int kBatch = 4;  // parts that a thread loads at a time
 
@@ -87,7 +95,12 @@ bool TakesVectors(const PartialSums& sums) {
 
 }  // namespace
 
-Status RunReduce(const LaunchSite& site, int64_t groups, const PartialSums& weight, const PartialSums& bias) {
+Status RunReduce(const LaunchSite& site, const Dweight& dweight, int64_t slices, int64_t bias_parts) {
+  const int64_t groups = dweight.shapes.groups.count();
+  const int64_t size = int64_t{dweight.slots} * dweight.channels * dweight.columns;
+  const PartialSums weight{dweight.partials, slices, size, dweight.dw, dweight.dw_type};
+  const PartialSums bias{dweight.partials + WeightPartials(dweight, slices), slices * bias_parts,
+                         dweight.db != nullptr ? dweight.columns : 0, dweight.db, dweight.db_type};
   if (TakesVectors(weight) && TakesVectors(bias)) return LaunchReduce<4>(site, groups, weight, bias);
   return LaunchReduce<1>(site, groups, weight, bias);
 }

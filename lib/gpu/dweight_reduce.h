@@ -6,20 +6,17 @@
 
 #include <cstdint>
 
-#include "gpu/elements.h"
-#include "gpu/launch.h"
+#include "gpu/dweight.h"
 
 namespace knnconv::gpu {
 
-// Results of one kind: `size` elements a group, each the sum of `parts` rows of `partials` [groups, parts, size].
-struct PartialSums {
-  const float* partials;
-  int64_t parts, size;
-  void* out;
-  Element type;
-};
+// Elements of dw's partial sums, behind which those of db stand.
+inline int64_t WeightPartials(const Dweight& dweight, int64_t slices) {
+  return dweight.shapes.groups.count() * slices * dweight.slots * dweight.channels * dweight.columns;
+}
 
-// Both sums of all groups in one launch; a size of 0 leaves one out.
-Status RunReduce(const LaunchSite& site, int64_t groups, const PartialSums& weight, const PartialSums& bias);
+// Both sums of all groups in one launch, from dweight.partials: of dw, `slices` rows a group; of db, `bias_parts` rows a
+// slice.
+Status RunReduce(const LaunchSite& site, const Dweight& dweight, int64_t slices, int64_t bias_parts);
 
 }  // namespace knnconv::gpu

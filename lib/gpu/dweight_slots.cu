@@ -1,12 +1,6 @@
 // Weight gradients over a table with slots.
-#include "gpu/dweight_launch.h"
+#include "gpu/dweight_instances.h"
 
 namespace knnconv::gpu {
-
-Status RunDweight(const LaunchSite& site, const Dweight& dweight, const SlotTaps& taps, const DweightChoice& choice) {
-  const int64_t taps_at_most = int64_t{taps.table.outputs} * taps.table.neighbours;
-  const int64_t positions = dweight.shapes.members.count() * dweight.batch * taps_at_most;
-  return LaunchDweight(site, dweight, taps, positions, true, choice);
-}
-
+template Status LaunchDweight<SlotTaps>(const LaunchSite&, const Dweight&, const SlotTaps&, const DweightLaunch&);
 }  // namespace knnconv::gpu

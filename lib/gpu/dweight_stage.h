@@ -16,9 +16,6 @@
 
 namespace knnconv::gpu {
 
-inline constexpr int kVector = 8;   // 16-bit elements of a 16-byte copy
-inline constexpr int kTilePad = 8;  // elements between rows of a tile: eight rows' 16 bytes lie in different banks
-
 // Which of a tile's elements a thread stages: kWidth columns at once, down the positions in steps of kRowStep.
 template <int kThreads, int kPositions, int kColumns, int kWidth>
 struct StagePart {

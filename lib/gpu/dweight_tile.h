@@ -13,12 +13,6 @@
 
 namespace knnconv::gpu {
 
-inline constexpr int kDweightStages = 3;
-
-constexpr int DweightSharedBytes(int rows, int columns) {
-  return kDweightStages * StepPositions(rows, columns) * (rows + kTilePad + columns + kTilePad) * 2;
-}
-
 template <int kRows_, int kColumns_>
 struct DweightTile {
   static constexpr int kRows = kRows_, kColumns = kColumns_;

@@ -1,18 +1,18 @@
-// Forward and dinput of dense convolutions with few channels: the kernels of halo_kernel.h, and when they run.
+// Forward and dinput of dense convolutions with few channels: when the kernels of halo_kernel.h run, and their launch.
 #pragma once
 
 #include "gpu/device.h"
-#include "gpu/tap_gemm.h"
+#include "gpu/halo_launch.h"
 
 namespace knnconv::gpu {
 
-// Whether the halo kernels can compute `gemm` on the device.
-bool HaloCan(const TapGemm& gemm, const Device& device);
+// Whether the halo kernels are to compute `gemm`: where they can if `forced`, else where they are expected to be the
+// fastest, too; and how they are laid out.
+bool ChooseHalo(const TapGemm& gemm, const Device& device, bool forced, HaloPlan* plan);
 
-// Whether they are the ones to choose by shape.
-bool HaloTakes(const TapGemm& gemm, const Device& device);
-
-// InvalidConfiguration where HaloCan is false.
-Status RunHalo(const LaunchSite& site, const TapGemm& gemm, const Device& device);
+inline Status RunHalo(const LaunchSite& site, const TapGemm& gemm, const Device& device, const HaloPlan& plan) {
+  return gemm.compute_type == Element::kF16 ? LaunchHalo<Half>(site, gemm, plan, device.shared_bytes)
+                                            : LaunchHalo<BFloat>(site, gemm, plan, device.shared_bytes);
+}
 
 }  // namespace knnconv::gpu

@@ -1,18 +1,24 @@
-// Weight gradients of dense convolutions with few channels: the kernels of halo_dweight_kernel.h, and when they run.
+// Weight gradients of dense convolutions with few channels: when the kernels of halo_dweight_kernel.h run, and their
+// launches.
 #pragma once
 
 #include "gpu/device.h"
-#include "gpu/dweight.h"
+#include "gpu/dweight_reduce.h"
+#include "gpu/halo_dweight_plan.h"
 
 namespace knnconv::gpu {
 
-// Whether the halo kernels can compute `dweight` on the device.
-bool HaloCan(const Dweight& dweight, const DenseTaps& taps, const Device& device);
+// Whether the halo kernels are to compute `dweight`: where they can if `forced`, else where they are expected to be the
+// fastest, too; and how they are laid out.
+bool ChooseHalo(const Dweight& dweight, const DenseTaps& taps, const Device& device, bool forced, HaloDweightPlan* plan);
 
-// Whether they are the ones to choose by shape.
-bool HaloTakes(const Dweight& dweight, const DenseTaps& taps, const Device& device);
-
-// InvalidConfiguration where HaloCan is false.
-Status RunHaloDweight(const LaunchSite& site, const Dweight& dweight, const DenseTaps& taps, const Device& device);
+inline Status RunHalo(const LaunchSite& site, const Dweight& dweight, const DenseTaps& taps, const Device& device,
+                      const HaloDweightPlan& plan) {
+  const TapGemm forward = ForwardOf(dweight, taps);
+  KNNCONV_GPU_RETURN_IF_ERROR(dweight.g_type == Element::kF16
+                                  ? LaunchHaloDweight<Half>(site, dweight, forward, plan, device.shared_bytes)
+                                  : LaunchHaloDweight<BFloat>(site, dweight, forward, plan, device.shared_bytes));
+  return RunReduce(site, dweight, plan.slices, 1);
+}
 
 }  // namespace knnconv::gpu

@@ -1,6 +1,5 @@
 #include "gpu/halo_dweight_instances.h"
 
 namespace knnconv::gpu {
-template Status LaunchHaloDweight<Half>(const LaunchSite&, const Dweight&, const TapGemm&, const HaloDweightShape&,
-                                      const HaloDweightPlan&, int);
+template Status LaunchHaloDweight<Half>(const LaunchSite&, const Dweight&, const TapGemm&, const HaloDweightPlan&, int);
 }  // namespace knnconv::gpu

@@ -20,6 +20,7 @@ bool PlanPixels(const Dweight& dweight, const TapGemm& forward, const HaloDweigh
   const int64_t column_tiles = CeilDiv(forward.columns, 32 * shape.groups);
   const int64_t tiles = forward.groups.count() * row_tiles * column_tiles;
   if (tiles > INT32_MAX) return false;
+  plan->shape = shape;
   plan->row_tiles = static_cast<uint32_t>(row_tiles);
   plan->column_tiles = static_cast<uint32_t>(column_tiles);
 
@@ -51,12 +52,12 @@ bool PlanPixels(const Dweight& dweight, const TapGemm& forward, const HaloDweigh
   return true;
 }
 
-}  // namespace
-
-HaloDweightShape ChooseHaloDweight(const TapGemm& forward) {
+HaloDweightShape ShapeOf(const TapGemm& forward) {
   const int64_t units = CeilDiv(RowUnits(forward), kWarpsDown);
   return {units <= 2 ? 2 : units <= 5 ? 5 : 7, forward.columns <= 32 ? 1 : 2};
 }
+
+}  // namespace
 
 TapGemm ForwardOf(const Dweight& dweight, const DenseTaps& taps) {
   TapGemm gemm{};
@@ -84,11 +85,11 @@ TapGemm ForwardOf(const Dweight& dweight, const DenseTaps& taps) {
   return gemm;
 }
 
-bool PlanHaloDweight(const Dweight& dweight, const TapGemm& forward, const HaloDweightShape& shape, int multiprocessors,
-                     int shared_limit, HaloDweightPlan* plan) {
+bool PlanHaloDweight(const Dweight& dweight, const TapGemm& forward, int multiprocessors, int shared_limit,
+                     HaloDweightPlan* plan) {
   // Large tiles have the smaller halos; several on a multiprocessor do not make up for it.
   for (int pixels : {256, 128, 64}) {
-    if (PlanPixels(dweight, forward, shape, pixels, multiprocessors, shared_limit, plan)) return true;
+    if (PlanPixels(dweight, forward, ShapeOf(forward), pixels, multiprocessors, shared_limit, plan)) return true;
   }
   return false;
 }

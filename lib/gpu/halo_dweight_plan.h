@@ -14,13 +14,11 @@ struct HaloDweightShape {
   int units, groups;
 };
 
-// The shape with the least rows that holds all of dw, or the largest.
-HaloDweightShape ChooseHaloDweight(const TapGemm& forward);
-
 // Blocks that share a multiprocessor, as registers allow.
 constexpr int HaloDweightBlocks(int units, int groups) { return (units <= 2 ? 4 : units <= 5 ? 3 : 2) / groups; }
 
 struct HaloDweightPlan : HaloGeometry {
+  HaloDweightShape shape;
   uint32_t row_tiles, column_tiles, slices;
   bool vector_cotangent, vector_partials;  // 16-byte copies of g and 8-byte stores of partials are possible
   int32_t cotangent_pitch;                 // bytes from a pixel of g's tile to the next
@@ -32,13 +30,13 @@ struct HaloDweightPlan : HaloGeometry {
 // The forward convolution that dweight belongs to: its taps, with x as the source.
 TapGemm ForwardOf(const Dweight& dweight, const DenseTaps& taps);
 
-// False where the problem does not fit.
-bool PlanHaloDweight(const Dweight& dweight, const TapGemm& forward, const HaloDweightShape& shape, int multiprocessors,
-                     int shared_limit, HaloDweightPlan* plan);
+// Takes the shape with the least rows that holds all of dw, or the largest. False where the problem does not fit.
+bool PlanHaloDweight(const Dweight& dweight, const TapGemm& forward, int multiprocessors, int shared_limit,
+                     HaloDweightPlan* plan);
 
 // Launches the first kernel. Instantiated in a source of its own for each type of products.
 template <typename T>
 Status LaunchHaloDweight(const LaunchSite& site, const Dweight& dweight, const TapGemm& forward,
-                         const HaloDweightShape& shape, const HaloDweightPlan& plan, int shared_limit);
+                         const HaloDweightPlan& plan, int shared_limit);
 
 }  // namespace knnconv::gpu

@@ -35,9 +35,7 @@ ffi::Error Run(gpuStream_t stream, int32_t device, Buffer x, Buffer weight, Buff
   const auto zero_empty_rows = attributes.get<int64_t>("zero_empty_rows");
   if (zero_empty_rows.has_error()) return zero_empty_rows.error();
   gemm.zero_empty_rows = *zero_empty_rows != 0;
-  TileChoice tile;
-  KNNCONV_RETURN_IF_ERROR(ReadTileChoice(attributes, &tile));
-  return ToError(RunTapGemm(SiteOf<kStage>(stream, device), gemm, tile));
+  return RunTapGemm(SiteOf<kStage>(stream, device), gemm, attributes);
 }
 
 template <ffi::ExecutionStage kStage>

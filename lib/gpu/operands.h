@@ -53,6 +53,13 @@ inline ffi::Error MakeTapGemm(const Buffer& source, const Buffer& weight, const 
   return ffi::Error::Success();
 }
 
+// Runs a whole `gemm` as its call asks.
+inline ffi::Error RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const ffi::Dictionary& attributes) {
+  TileChoice tile;
+  KNNCONV_RETURN_IF_ERROR(ReadTileChoice(attributes, &tile));
+  return ToError(RunTapGemm(site, gemm, tile));
+}
+
 // The bias [groups..., columns], or an absent one.
 inline ffi::Error SetBias(const Buffer& bias, TapGemm* gemm) {
   if (IsAbsent(bias)) return ffi::Error::Success();

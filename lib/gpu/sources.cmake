@@ -5,10 +5,13 @@ set(portable_handlers
     dense_forward.cc
     dense_dinput.cc
     dense_dweight.cc
+    dweight.cc
+    dweight_choice.cc
     knn_forward.cc
     knn_dinput.cc
     knn_dweight.cc
     knn_backward.cc
+    tap_choice.cc
     tap_gemm.cc)
 set(portable_kernels
     cast_operands.cu

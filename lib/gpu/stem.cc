@@ -41,23 +41,11 @@ bool Plan(const TapGemm& gemm, const Device& device, StemPlan* plan) {
 
 }  // namespace
 
-bool StemCan(const TapGemm& gemm, const Device& device) {
-  StemPlan plan;
-  return Plan(gemm, device, &plan);
-}
-
-bool StemTakes(const TapGemm& gemm, const Device& device) {
-  StemPlan plan;
+bool ChooseStem(const TapGemm& gemm, const Device& device, bool forced, StemPlan* plan) {
   // Staging sources and weights wants many rows and taps to pay, and samples to fill the device.
-  return gemm.table.columns >= 9 && gemm.nodes >= 128 && Plan(gemm, device, &plan) &&
-         gemm.groups.count() * plan.sample_pairs * plan.parts * 2 >= device.multiprocessors;
-}
-
-Status RunStem(const LaunchSite& site, const TapGemm& gemm, const Device& device) {
-  StemPlan plan;
-  if (!Plan(gemm, device, &plan)) return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "a stem fits"};
-  return gemm.compute_type == Element::kF16 ? LaunchStem<Half>(site, gemm, plan, device.shared_bytes)
-                                            : LaunchStem<BFloat>(site, gemm, plan, device.shared_bytes);
+  if (!forced && (gemm.table.columns < 9 || gemm.nodes < 128)) return false;
+  return Plan(gemm, device, plan) &&
+         (forced || gemm.groups.count() * plan->sample_pairs * plan->parts * 2 >= device.multiprocessors);
 }
 
 }  // namespace knnconv::gpu

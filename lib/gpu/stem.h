@@ -23,14 +23,9 @@ struct StemPlan {
   Divisor by_depth;
 };
 
-// Whether the stem kernel can compute `gemm` on the device.
-bool StemCan(const TapGemm& gemm, const Device& device);
-
-// Whether it is the one to choose by shape.
-bool StemTakes(const TapGemm& gemm, const Device& device);
-
-// InvalidConfiguration where StemCan is false.
-Status RunStem(const LaunchSite& site, const TapGemm& gemm, const Device& device);
+// Whether the stem kernel is to compute `gemm`: where it can if `forced`, else where it is expected to be the fastest, too;
+// and how it is laid out.
+bool ChooseStem(const TapGemm& gemm, const Device& device, bool forced, StemPlan* plan);
 
 // Products of 8 columns in a tile.
 constexpr int StemProducts(int columns) { return columns <= 32 ? 4 : columns <= 64 || columns > 96 ? 8 : 12; }
@@ -38,5 +33,10 @@ constexpr int StemProducts(int columns) { return columns <= 32 ? 4 : columns <= 
 // Instantiated in a source of its own for each type of products.
 template <typename T>
 Status LaunchStem(const LaunchSite& site, const TapGemm& gemm, const StemPlan& plan, int shared_limit);
+
+inline Status RunStem(const LaunchSite& site, const TapGemm& gemm, const Device& device, const StemPlan& plan) {
+  return gemm.compute_type == Element::kF16 ? LaunchStem<Half>(site, gemm, plan, device.shared_bytes)
+                                            : LaunchStem<BFloat>(site, gemm, plan, device.shared_bytes);
+}
 
 }  // namespace knnconv::gpu

@@ -4,7 +4,6 @@
 
 #include "gpu/arithmetic.h"
 #include "gpu/dweight_plan.h"
-#include "gpu/dweight_reduce.h"
 #include "gpu/stem.h"
 
 namespace knnconv::gpu {
@@ -58,28 +57,11 @@ bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, 
 
 }  // namespace
 
-bool StemCan(const Dweight& dweight, const ColumnTaps& taps, const Device& device) {
-  StemDweightPlan plan;
-  return Plan(dweight, taps, device, &plan);
-}
-
-bool StemTakes(const Dweight& dweight, const ColumnTaps& taps, const Device& device) {
-  StemDweightPlan plan;
-  return dweight.slots >= 9 && taps.table.outputs >= 128 && Plan(dweight, taps, device, &plan) &&
-         int64_t{plan.slices} * plan.row_tiles * plan.column_tiles * 2 >= device.multiprocessors;
-}
-
-Status RunStemDweight(const LaunchSite& site, const Dweight& dweight, const ColumnTaps& taps, const Device& device) {
-  StemDweightPlan plan;
-  if (!Plan(dweight, taps, device, &plan)) return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "a stem fits"};
-  KNNCONV_GPU_RETURN_IF_ERROR(dweight.g_type == Element::kF16
-                                  ? LaunchStemDweight<Half>(site, dweight, taps, plan, device.shared_bytes)
-                                  : LaunchStemDweight<BFloat>(site, dweight, taps, plan, device.shared_bytes));
-  const int64_t weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
-  return RunReduce(site, dweight.shapes.groups.count(),
-                   {dweight.partials, plan.slices, weight, dweight.dw, dweight.dw_type},
-                   {plan.bias_partials, plan.slices, dweight.db != nullptr ? dweight.columns : 0, dweight.db,
-                    dweight.db_type});
+bool ChooseStem(const Dweight& dweight, const ColumnTaps& taps, const Device& device, bool forced,
+                StemDweightPlan* plan) {
+  if (!forced && (dweight.slots < 9 || taps.table.outputs < 128)) return false;
+  return Plan(dweight, taps, device, plan) &&
+         (forced || int64_t{plan->slices} * plan->row_tiles * plan->column_tiles * 2 >= device.multiprocessors);
 }
 
 }  // namespace knnconv::gpu

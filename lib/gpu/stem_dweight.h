@@ -5,6 +5,7 @@
 #include "gpu/device.h"
 #include "gpu/divisor.h"
 #include "gpu/dweight.h"
+#include "gpu/dweight_reduce.h"
 
 namespace knnconv::gpu {
 
@@ -25,18 +26,22 @@ struct StemDweightPlan {
   Divisor by_depth;
 };
 
-// Whether the kernel can compute `dweight` on the device.
-bool StemCan(const Dweight& dweight, const ColumnTaps& taps, const Device& device);
-
-// Whether it is the one to choose by shape.
-bool StemTakes(const Dweight& dweight, const ColumnTaps& taps, const Device& device);
-
-// InvalidConfiguration where StemCan is false.
-Status RunStemDweight(const LaunchSite& site, const Dweight& dweight, const ColumnTaps& taps, const Device& device);
+// Whether the kernel is to compute `dweight`: where it can if `forced`, else where it is expected to be the fastest, too;
+// and how it is laid out.
+bool ChooseStem(const Dweight& dweight, const ColumnTaps& taps, const Device& device, bool forced,
+                StemDweightPlan* plan);
 
 // Launches the first kernel. Instantiated in a source of its own for each type of products.
 template <typename T>
 Status LaunchStemDweight(const LaunchSite& site, const Dweight& dweight, const ColumnTaps& taps,
                          const StemDweightPlan& plan, int shared_limit);
+
+inline Status RunStem(const LaunchSite& site, const Dweight& dweight, const ColumnTaps& taps, const Device& device,
+                      const StemDweightPlan& plan) {
+  KNNCONV_GPU_RETURN_IF_ERROR(dweight.g_type == Element::kF16
+                                  ? LaunchStemDweight<Half>(site, dweight, taps, plan, device.shared_bytes)
+                                  : LaunchStemDweight<BFloat>(site, dweight, taps, plan, device.shared_bytes));
+  return RunReduce(site, dweight, plan.slices, 1);
+}
 
 }  // namespace knnconv::gpu

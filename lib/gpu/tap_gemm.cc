@@ -1,71 +1,35 @@
-// Chooses a TapGemm's tile by shape and launches it.
+// Runs a TapGemm as tap_choice.h decides.
 #include "gpu/tap_gemm.h"
 
-#include <algorithm>
-
-#include "gpu/arithmetic.h"
-#include "gpu/device.h"
 #include "gpu/halo.h"
-#include "gpu/stem.h"
-#include "gpu/tap_gemm_launch.h"
-#ifdef KNNCONV_HOPPER
+#include "gpu/tap_choice.h"
 #include "hopper/tap_gemm.h"
-#endif
 
 namespace knnconv::gpu {
 namespace {
 
-int64_t PixelClasses(const TapGemm& gemm) {
-  if (gemm.kind != Taps::kWindow || !gemm.transposed) return 1;
-  const WindowTaps& w = gemm.window;
-  return int64_t{std::min(w.stride[0], w.out_size[0])} * std::min(w.stride[1], w.out_size[1]);
-}
-
-// Row tiles of one class of pixels, or of a group's table; OpenTile takes them apart.
-int64_t RowTiles(const TapGemm& gemm, int rows) {
-  switch (gemm.kind) {
-    case Taps::kColumns:
-      return CeilDiv(gemm.batch * gemm.nodes, rows);
-    case Taps::kWindow: {
-      const WindowTaps& w = gemm.window;
-      const int spacing_h = w.transposed ? w.stride[0] : 1, spacing_w = w.transposed ? w.stride[1] : 1;
-      return CeilDiv(gemm.batch * CeilDiv(w.out_size[0], spacing_h) * CeilDiv(w.out_size[1], spacing_w), rows);
-    }
-    default:
-      return gemm.batch >= rows ? gemm.nodes * CeilDiv(gemm.batch, rows)
-                                : CeilDiv(gemm.nodes, rows / std::max<int64_t>(gemm.batch, 1));
-  }
-}
-
-int TileColumns(int columns) {
-  if (columns <= 32) return 32;
-  if (columns <= 64) return 64;
-  // A tile of 128 columns gathers the source half as often, which is not worth a fifth of the products.
-  const int64_t narrow = CeilDiv(columns, 64) * 64, wide = CeilDiv(columns, 128) * 128;
-  return narrow * 5 <= wide * 4 ? 64 : 128;
-}
-
-int TileRows(const TapGemm& gemm, int columns, int multiprocessors) {
-  const int64_t all = gemm.batch * gemm.nodes;
-  if (all <= 16) return 16;
-  const bool lists = gemm.kind == Taps::kRows || gemm.kind == Taps::kSources;
-  // A tile of lists holds whole nodes: fewer rows where the batch does not fill it.
-  if (lists && gemm.batch > 16 && gemm.batch <= 64) return 64;
-  const int64_t column_tiles = CeilDiv(gemm.columns, columns);
-  const int64_t blocks = gemm.groups.count() * PixelClasses(gemm) * RowTiles(gemm, 128) * column_tiles;
-  return blocks < multiprocessors ? 64 : 128;
-}
-
-Staging ChooseStaging(const TapGemm& gemm, bool vector, bool asynchronous) {
-  if (!vector || !asynchronous || gemm.source_type != gemm.compute_type) return Staging::kAny;
-  return HasCells(gemm) ? Staging::kCells : Staging::kAsync;
-}
-
-int SharedBytes(const TapGemm& gemm, const TapLaunch& launch) {
+Status Run(const LaunchSite& site, const TapGemm& gemm, const Device&, const TapLaunch& launch) {
   if (gemm.compute_type == Element::kF16) {
-    return gemm.transposed ? SharedBytesOf<Half, true>(launch) : SharedBytesOf<Half, false>(launch);
+    return gemm.transposed ? LaunchTapGemm<Half, true>(site, gemm, launch)
+                           : LaunchTapGemm<Half, false>(site, gemm, launch);
   }
-  return gemm.transposed ? SharedBytesOf<BFloat, true>(launch) : SharedBytesOf<BFloat, false>(launch);
+  return gemm.transposed ? LaunchTapGemm<BFloat, true>(site, gemm, launch)
+                         : LaunchTapGemm<BFloat, false>(site, gemm, launch);
+}
+
+Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, const HaloPlan& plan) {
+  if constexpr (kHasHaloKernels) return RunHalo(site, gemm, device, plan);
+  return Refused(KernelFamily::kHalo, __FILE__, __LINE__);
+}
+
+Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, const StemPlan& plan) {
+  if constexpr (kHasHaloKernels) return RunStem(site, gemm, device, plan);
+  return Refused(KernelFamily::kHalo, __FILE__, __LINE__);
+}
+
+Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, const hopper::TapForm& form) {
+  if constexpr (kHasHopperKernels) return hopper::RunTapGemm(site, gemm, device, form);
+  return Refused(KernelFamily::kHopper, __FILE__, __LINE__);
 }
 
 }  // namespace
@@ -73,67 +37,9 @@ int SharedBytes(const TapGemm& gemm, const TapLaunch& launch) {
 Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice& wanted) {
   Device device;
   KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
-  if (gemm.compute_type == Element::kBF16 && device.capability < 80) {  // empty kernels; Python asks before
-    return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
-  }
-
-#ifdef KNNCONV_HOPPER
-  if (Allows(wanted.kernel, KernelFamily::kHopper)) {
-    bool takes = false;
-    KNNCONV_GPU_RETURN_IF_ERROR(hopper::Takes(site.device, gemm, &takes));
-    if (takes && (wanted.kernel == KernelFamily::kHopper || hopper::Pays(gemm))) {
-      return hopper::RunTapGemm(site, gemm, hopper::ChooseForm(gemm, device.multiprocessors));
-    }
-  }
-#endif
-  if constexpr (kHasHaloKernels) {
-    const bool forced = wanted.kernel == KernelFamily::kHalo;
-    if (Allows(wanted.kernel, KernelFamily::kHalo)) {
-      if (forced ? HaloCan(gemm, device) : HaloTakes(gemm, device)) return RunHalo(site, gemm, device);
-      if (forced ? StemCan(gemm, device) : StemTakes(gemm, device)) return RunStem(site, gemm, device);
-    }
-  }
-  // Where there is nothing to multiply, the portable kernels write the bias for all.
-  const bool products = gemm.depth > 0 && gemm.source_rows > 0 && gemm.slots > 0 && gemm.batch * gemm.nodes > 0;
-  if (products && gemm.columns > 0 && !Allows(wanted.kernel, KernelFamily::kPortable)) {
-    return Refused(wanted.kernel, __FILE__, __LINE__);
-  }
-  TapLaunch launch{};
-  const bool vector = wanted.vector != 0;
-  const int weight_line = gemm.transposed ? gemm.depth : gemm.columns;
-  launch.vector_a = vector && gemm.depth % 8 == 0 && IsAligned(gemm.source);
-  launch.vector_b = vector && weight_line % 8 == 0 && IsAligned(gemm.weight);
-  launch.staging = ChooseStaging(gemm, launch.vector_a && launch.vector_b, wanted.asynchronous);
-
-  launch.columns = wanted.columns > 0 ? wanted.columns : TileColumns(gemm.columns);
-  launch.rows = wanted.rows > 0 ? wanted.rows : TileRows(gemm, launch.columns, device.multiprocessors);
-  if (launch.staging != Staging::kAsync) launch.rows = kRegisterStagedRows;
-  // sm_75 and AMD have 64 KB.
-  while (SharedBytes(gemm, launch) > device.shared_bytes && (launch.rows > 64 || launch.columns > 32)) {
-    if (launch.rows > 64) {
-      launch.rows = 64;
-    } else {
-      launch.columns /= 2;
-    }
-  }
-
-  TapGrid grid{};
-  grid.depth = Divisor(static_cast<uint32_t>(gemm.depth));
-  grid.whole_steps = gemm.depth % kDepth == 0;
-  const int64_t row_tiles = RowTiles(gemm, launch.rows), column_tiles = CeilDiv(gemm.columns, launch.columns);
-  const int64_t classes = PixelClasses(gemm);
-  grid.row_tiles = static_cast<uint32_t>(row_tiles);
-  grid.column_tiles = static_cast<uint32_t>(column_tiles);
-  grid.classes = static_cast<uint32_t>(classes);
-  const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.columns == 0;
-  launch.blocks = empty ? 0 : gemm.groups.count() * classes * row_tiles * column_tiles;
-
-  if (gemm.compute_type == Element::kF16) {
-    return gemm.transposed ? LaunchTapGemm<Half, true>(site, gemm, grid, launch)
-                           : LaunchTapGemm<Half, false>(site, gemm, grid, launch);
-  }
-  return gemm.transposed ? LaunchTapGemm<BFloat, true>(site, gemm, grid, launch)
-                         : LaunchTapGemm<BFloat, false>(site, gemm, grid, launch);
+  TapDecision decision;
+  KNNCONV_GPU_RETURN_IF_ERROR(ChooseTapGemm(gemm, device, wanted, &decision));
+  return std::visit([&](const auto& chosen) { return Run(site, gemm, device, chosen); }, decision);
 }
 
 }  // namespace knnconv::gpu

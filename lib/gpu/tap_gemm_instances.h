@@ -43,16 +43,11 @@ auto TakeKernel(const TapLaunch& launch, const Take& take) {
 }  // namespace internal
 
 template <typename T, bool kTransposed>
-int SharedBytesOf(const TapLaunch& launch) {
-  return internal::TakeKernel<T, kTransposed>(launch, [](auto kernel) { return decltype(kernel)::kSharedBytes; });
-}
-
-template <typename T, bool kTransposed>
-Status LaunchTapGemm(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch) {
+Status LaunchTapGemm(const LaunchSite& site, const TapGemm& gemm, const TapLaunch& launch) {
   return internal::TakeKernel<T, kTransposed>(launch, [&](auto kernel) {
     using Kernel = decltype(kernel);
     return Launch<TapGemmKernel<typename Kernel::Shape, Kernel::kStaging>, Kernel::kSharedBytes>(
-        site, launch.blocks, kTapThreads, gemm, grid, launch.vector_a, launch.vector_b);
+        site, launch.blocks, kTapThreads, gemm, launch.grid, launch.vector_a, launch.vector_b);
   });
 }
 

@@ -42,7 +42,7 @@ struct TapKernel {
   using Table = TapTable<Shape::kRows>;
   using Stager = std::conditional_t<kStaging == Staging::kAsync, VectorStager<Shape>,
                                     std::conditional_t<kStaging == Staging::kAny, AnyStager<Shape>, CellStager<Shape>>>;
-  static constexpr int kStages = 2;
+  static constexpr int kStages = kTapStages;
   static constexpr int kStage = Shape::kStage + (kStaging == Staging::kCells ? Shape::kElementsA : 0);  // elements
   static constexpr int kOutPitch = Warps::kWarpColumns + 4;  // of a warp's fp32 results in shared memory
   static constexpr int kStageBytes = kStages * kStage * 2;
@@ -50,6 +50,7 @@ struct TapKernel {
   static_assert(kOutBytes <= kStageBytes, "what a launch asks for is the same for every warp size");
   static constexpr int kTableOffset = (kStageBytes + 15) / 16 * 16;
   static constexpr int kSharedBytes = kTableOffset + sizeof(Table);
+  static_assert(kSharedBytes == TapSharedBytes(Shape::kRows, Shape::kColumns, Shape::kTransposed, kStaging));
 };
 
 template <typename Shape, Staging kStaging>

@@ -1,4 +1,5 @@
-// Which kernel of each element type and weight order runs a tile. Each pair is instantiated in a source of its own.
+// How the portable kernels run a TapGemm. Each pair of element type and weight order is instantiated in a source of its
+// own.
 #pragma once
 
 #include <type_traits>
@@ -32,19 +33,16 @@ struct TapGrid {
   uint32_t classes;  // of pixels, 1 except in a strided dense dinput
 };
 
-// A tile with all fields set, and which operands are read 16 bytes at a time.
+// A tile with all fields set, which operands are read 16 bytes at a time, and the tiles of all.
 struct TapLaunch {
   int rows, columns;
   Staging staging;
   bool vector_a, vector_b;
+  TapGrid grid;
   int64_t blocks;
 };
 
-// Shared memory of a tile's kernel.
 template <typename T, bool kTransposed>
-int SharedBytesOf(const TapLaunch& launch);
-
-template <typename T, bool kTransposed>
-Status LaunchTapGemm(const LaunchSite& site, const TapGemm& gemm, const TapGrid& grid, const TapLaunch& launch);
+Status LaunchTapGemm(const LaunchSite& site, const TapGemm& gemm, const TapLaunch& launch);
 
 }  // namespace knnconv::gpu

@@ -16,16 +16,12 @@
 
 namespace knnconv::gpu {
 
-inline constexpr int kChunk = 8;   // elements
-// A fragment's rows lie this far apart: with one chunk of padding, the 8 rows that are read together meet all banks.
-inline constexpr int kDepthPitch = kDepth + kChunk;
-
 template <typename T_, int kRows_, int kColumns_, bool kTransposed_>
 struct TapShape {
   using T = T_;
   static constexpr int kRows = kRows_, kColumns = kColumns_;
   static constexpr bool kTransposed = kTransposed_;
-  static constexpr int kColumnPitch = kTransposed ? kDepthPitch : kColumns + kChunk;
+  static constexpr int kColumnPitch = TapWeightPitch(kColumns, kTransposed);
   static constexpr int kElementsA = kRows * kDepthPitch;
   static constexpr int kElementsB = (kTransposed ? kColumns : kDepth) * kColumnPitch;
   static constexpr int kStage = kElementsA + kElementsB;

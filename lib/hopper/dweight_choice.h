@@ -1,22 +1,13 @@
-// Which tile a weight gradient on Hopper is cut into, by shape.
+// When Hopper's kernels of weight gradients (compute capability 9.0) run, and the tiles that dw is cut into.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
-#include "gpu/dweight_plan.h"
-#include "hopper/dweight_launch.h"
-#include "hopper/dweight_plan.h"
+#include "gpu/device.h"
+#include "gpu/dweight.h"
+#include "hopper/dweight_tiles.h"
 
 namespace knnconv::hopper {
-
-// Positions whose products lie in one chain: those of the portable kernels where results are fp32. Each 16 of them may
-// lose an eps32 of a sum of one sign, so that chains this much longer still lose a fraction of what rounding to 16 bits
-// does.
-inline int64_t ChainPositions(gpu::Element result) {
-  const int times = result == gpu::Element::kF32 ? 1 : result == gpu::Element::kF16 ? 4 : 8;
-  return int64_t{times} * gpu::kChainPositions;
-}
 
 // What tiles and cuts follow from.
 struct DweightSizes {
@@ -29,56 +20,38 @@ struct DweightSizes {
 };
 
 struct DweightPlan {
+  DweightSizes sizes;
   int tile = -1;  // of kDweightTiles; -1 where partial sums have no room
   int64_t blocks = 0, row_tiles = 0, column_tiles = 0;
   double cycles = 0;  // of a multiprocessor, estimated; only ratios matter
 };
 
-inline DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
-  const DweightTileSize& size = kDweightTiles[tile];
-  DweightPlan plan;
-  plan.row_tiles = CeilDiv(sizes.boxes, size.row_boxes());
-  plan.column_tiles = CeilDiv(sizes.columns, size.columns);
-  const int64_t tiles = sizes.lists * plan.row_tiles * plan.column_tiles;
-  // Each block and each tile may bring a part, and its sums for db.
-  const int64_t part = size.elements() + (sizes.sums_rows ? 0 : kBiasSums);
-  const int64_t of_block = part + (sizes.sums_rows ? CeilDiv(sizes.columns, kBiasSums) * kBiasSums : 0);
-  const int64_t length = tiles * sizes.steps;
-  plan.blocks =
-      std::min({int64_t{sizes.multiprocessors}, (sizes.partial_elements - tiles * part) / of_block, length});
-  if (plan.blocks < 1) return plan;
-  plan.tile = tile;
+// The plan of one tile, or with -1 the one of least estimated time.
+DweightPlan PlanDweight(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const gpu::Device& device, int tile);
+DweightPlan PlanDweight(const gpu::Dweight& dweight, const gpu::ColumnTaps& taps, const gpu::Device& device, int tile);
+DweightPlan PlanDweight(const gpu::Dweight& dweight, const gpu::SlotTaps& taps, const gpu::Device& device, int tile);
 
-  // Fitted to the times of 16 shapes on an H200.
-  constexpr double kFill = 35;      // bytes a cycle from L2 to shared memory
-  constexpr double kShared = 105;   // bytes a cycle that shared memory gives or takes
-  constexpr double kStart = 40;     // of a step
-  constexpr double kProduct = 1.25;  // of the tensor cores' peak
-  constexpr double kReduction = 2.5;  // of a part written and read again
-  const double row_boxes = double(sizes.boxes) / double(plan.row_tiles);
-  const double column_boxes = double(CeilDiv(sizes.columns, kBox)) / double(plan.column_tiles);
-  const double bytes = (row_boxes + column_boxes) * kBoxBytes;
-  const double products = size.row_boxes() * size.columns * (kStep / 32.0) * kProduct;
-  const double reads = size.row_boxes() * (kBoxBytes + size.columns * kStep * 2.0) / kShared;
-  const double step = std::max({bytes / kFill, products, reads + bytes / kShared}) + kStart;
-  const double steps = double(CeilDiv(length, plan.blocks));
-  const double tile_bytes = double(size.elements()) * 4;
-  const double chains = std::max(1.0, std::min(steps, double(sizes.steps)) * kStep / double(sizes.chain));
-  const double stores = std::max(1.0, steps / double(sizes.steps)) * (2 * chains - 1) * tile_bytes / kFill;
-  const double sums = kReduction * double(plan.blocks + tiles) * tile_bytes / (kFill * sizes.multiprocessors);
-  plan.cycles = steps * step + stores + sums;
-  return plan;
-}
+// Whether Hopper's kernels are to compute `dweight`: where they can if `forced`, else where they are expected to be the
+// faster ones, too; and how. They can where x and g are of one 16-bit type, channels and columns multiples of 8, without
+// groups, with room for partial sums, and a dense convolution within the copy engine's reach.
+bool ChooseDweight(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const gpu::Device& device, bool forced,
+                   DweightPlan* plan);
+bool ChooseDweight(const gpu::Dweight& dweight, const gpu::ColumnTaps& taps, const gpu::Device& device, bool forced,
+                   DweightPlan* plan);
+bool ChooseDweight(const gpu::Dweight& dweight, const gpu::SlotTaps& taps, const gpu::Device& device, bool forced,
+                   DweightPlan* plan);
 
-// The tile with the least estimated time, or a forced one.
-inline DweightPlan ChoosePlan(const DweightSizes& sizes, int forced) {
-  if (forced >= 0) return PlanTile(sizes, forced);
-  DweightPlan best;
-  for (int tile = 0; tile < kDweightTileCount; ++tile) {
-    const DweightPlan plan = PlanTile(sizes, tile);
-    if (plan.tile >= 0 && (best.tile < 0 || plan.cycles < best.cycles)) best = plan;
-  }
-  return best;
-}
+// Boxes of a slot's channels, and steps of a row of a table.
+int32_t ChannelBoxes(const gpu::Dweight& dweight);
+int64_t StepsOfRow(const gpu::Dweight& dweight);
+
+// Rows of g in all.
+int64_t Positions(const gpu::Dweight& dweight, const gpu::DenseTaps& taps);
+
+// Where taps of slot 0 of a dimension start and how far they go beyond x's last pixel, as the copy engine counts.
+struct Corners {
+  int lower, upper;
+};
+Corners CornersOf(const gpu::DenseTaps& taps, int dimension);
 
 }  // namespace knnconv::hopper

@@ -1,24 +1,10 @@
-// The tiles that exist, and their launches. Included by one source for each element type.
+// Launches of the tiles that exist. Included by one source for each element type.
 #pragma once
 
 #include "gpu/launch.h"
 #include "hopper/dweight_kernel.h"
 
 namespace knnconv::hopper {
-
-// Warpgroups, row boxes of each, columns. Three warpgroups share 192 or more rows; tables with slots have tiles inside
-// one slot, so lower ones serve few channels.
-#define KNNCONV_FOR_EACH_DWEIGHT_TILE(apply) \
-  apply(1, 1, 64) apply(1, 1, 128) apply(1, 1, 256) apply(2, 1, 64) apply(2, 1, 128) apply(2, 2, 128) apply(2, 1, 256) \
-  apply(3, 1, 64) apply(3, 1, 128) apply(3, 1, 192)
-
-inline constexpr DweightTileSize kDweightTiles[] = {
-#define KNNCONV_TILE_SIZE(warpgroups, boxes, columns) {warpgroups, boxes, columns},
-    KNNCONV_FOR_EACH_DWEIGHT_TILE(KNNCONV_TILE_SIZE)
-#undef KNNCONV_TILE_SIZE
-};
-
-inline constexpr int kDweightTileCount = sizeof(kDweightTiles) / sizeof(kDweightTiles[0]);
 
 // Launches the kernel of kDweightTiles[tile].
 template <typename T>

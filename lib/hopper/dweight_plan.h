@@ -14,26 +14,9 @@
 #include "gpu/arithmetic.h"
 #include "gpu/lanes.h"
 #include "gpu/vendor.h"
+#include "hopper/dweight_tiles.h"
 
 namespace knnconv::hopper {
-
-inline constexpr int kStep = 64;                          // positions of a step
-inline constexpr int kBox = 64;                           // rows or columns of a box
-inline constexpr int kBoxBytes = kStep * kBox * 2;        // in shared memory
-inline constexpr int kBiasSums = 256;                     // of db, that a part of a tile or a block's rows leave
-inline constexpr int kBiasWarps = 2;                      // of a thread block
-
-// A thread block's tile: `row_boxes` by `columns`; each warpgroup has some of the boxes and all columns.
-struct DweightTileSize {
-  int warpgroups, warpgroup_boxes, columns;
-
-  KNNCONV_HOST_DEVICE int row_boxes() const { return warpgroups * warpgroup_boxes; }
-  KNNCONV_HOST_DEVICE int64_t elements() const { return int64_t{row_boxes()} * kBox * columns; }
-};
-
-// How many of them are of one column, over different positions: those of column c and the next three are the quads
-// c / 4 + i * columns / 4.
-KNNCONV_HOST_DEVICE constexpr int BiasParts(int columns) { return columns < kBiasSums ? kBiasSums / columns : 1; }
 
 using gpu::CeilDiv;
 

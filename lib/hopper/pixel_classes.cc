@@ -7,8 +7,6 @@ namespace {
 
 constexpr int kMaxStep = 8, kMaxOffset = 255, kLeastCorner = -128, kMostCorner = 127;
 
-int StepOf(const gpu::WindowTaps& window, int dimension) { return window.transposed ? 1 : window.stride[dimension]; }
-
 // Fills a dimension of `pixels`, whose residue is set.
 void SetLine(const gpu::WindowTaps& window, int d, PixelClass* pixels) {
   PixelLine line{};
@@ -40,27 +38,32 @@ void SetLine(const gpu::WindowTaps& window, int d, PixelClass* pixels) {
   pixels->line[d] = line;
 }
 
-int UpperCorner(const gpu::WindowTaps& window, const PixelClass& pixels, int d) {
-  return pixels.corner[d] + (pixels.size[d] - 1) * StepOf(window, d) + 1 - window.source_size[d];
-}
-
 bool WithinLimits(const gpu::WindowTaps& window, const PixelClass& pixels) {
   for (int d = 0; d < 2; ++d) {
     const PixelLine& line = pixels.line[d];
     const int lower = pixels.corner[d], upper = UpperCorner(window, pixels, d);
     const int offset = std::max(line.offset, line.offset + (line.count - 1) * line.offset_step);
     if (std::min(lower, upper) < kLeastCorner || std::max(lower, upper) > kMostCorner) return false;
-    if (offset > kMaxOffset || StepOf(window, d) > kMaxStep) return false;
+    if (offset > kMaxOffset || PixelStep(window, d) > kMaxStep) return false;
   }
   return true;
 }
 
 }  // namespace
 
-std::vector<PixelClass> PixelClassesOf(const gpu::WindowTaps& window) {
+int PixelStep(const gpu::WindowTaps& window, int dimension) {
+  return window.transposed ? 1 : window.stride[dimension];
+}
+
+int UpperCorner(const gpu::WindowTaps& window, const PixelClass& pixels, int dimension) {
+  return pixels.corner[dimension] + (pixels.size[dimension] - 1) * PixelStep(window, dimension) + 1 -
+         window.source_size[dimension];
+}
+
+PixelClasses PixelClassesOf(const gpu::WindowTaps& window) {
   const int high = window.transposed ? std::min(window.stride[0], window.out_size[0]) : 1;
   const int wide = window.transposed ? std::min(window.stride[1], window.out_size[1]) : 1;
-  std::vector<PixelClass> classes;
+  PixelClasses classes;
   if (int64_t{high} * wide > kMaxClasses) return classes;
   for (int i = 0; i < high; ++i) {
     for (int j = 0; j < wide; ++j) {
@@ -69,22 +72,10 @@ std::vector<PixelClass> PixelClassesOf(const gpu::WindowTaps& window) {
       pixels.residue[1] = j;
       for (int d = 0; d < 2; ++d) SetLine(window, d, &pixels);
       if (!WithinLimits(window, pixels)) return {};
-      classes.push_back(pixels);
+      classes.of[classes.count++] = pixels;
     }
   }
   return classes;
-}
-
-PixelMap PixelMapOf(const gpu::TapGemm& gemm, const PixelClass& pixels, int count) {
-  const gpu::WindowTaps& window = gemm.window;
-  PixelMap map{gemm.source_type, gemm.source, gemm.depth, window.source_size[1], window.source_size[0], gemm.batch,
-               {}, {}, {}, count};
-  for (int d = 0; d < 2; ++d) {
-    map.lower[d] = pixels.corner[1 - d];
-    map.upper[d] = UpperCorner(window, pixels, 1 - d);
-    map.step[d] = StepOf(window, 1 - d);
-  }
-  return map;
 }
 
 }  // namespace knnconv::hopper

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "gpu/launch.h"
-#include "hopper/tap_gemm.h"
 #include "hopper/tap_plan.h"
 
 namespace knnconv::hopper {

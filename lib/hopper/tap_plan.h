@@ -5,28 +5,11 @@
 
 #include <cstdint>
 
-#include "hopper/tap_gemm.h"
+#include "hopper/tap_choice.h"
 
 namespace knnconv::hopper {
 
-inline constexpr int kBoxRows = 128;   // of the source, in one copy
-inline constexpr int kStepDepth = 64;  // of a step of the main loop: one line of 128 bytes of each row
 inline constexpr int kSliceDepth = 16;  // of one product
-inline constexpr int kResidentSlots = 9;  // at most, of 64 x 64
-inline constexpr int kMaxClasses = 9;  // of pixels: dinput with strides up to 3
-
-// Taps of a class of pixels along one dimension: tap i has slot `slot + i * slot_step` of the kernel's line and reads
-// `offset + i * offset_step` pixels beyond the corner of the class, where offsets are at least 0.
-struct PixelLine {
-  int32_t slot, slot_step, count, offset, offset_step;
-};
-
-// Pixels of the result with a common list of taps, as in gpu::WindowTaps; [0] is vertical.
-struct PixelClass {
-  int32_t residue[2], size[2];
-  int32_t corner[2];  // the source pixel that offset 0 of the class's first pixel reads
-  PixelLine line[2];
-};
 
 // How a tile's rows reach the result.
 enum class Stores : int {

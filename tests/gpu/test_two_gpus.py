@@ -1,8 +1,9 @@
-"""Two GPUs: every sharding, values of one device; inputs on the second while the first is the default; threads."""
+"""Two GPUs: every sharding, values of one device; nodes of one sample; inputs on the second GPU; threads."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 
 import gpu_calls as calls
 import jax
@@ -10,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import spatial_devices as space
 from gpu_calls import BF16, F32
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from mesh_cases import collectives
 
 import jax_knnconv as jkc
+from jax_knnconv.spatial import partition_nodes
 
 N, M, TAPS, SLOTS, BATCH, C_IN, C_OUT = 64, 48, 9, 7, 8, 32, 64
 RNG = np.random.default_rng(0)
@@ -100,6 +103,43 @@ def test_shard_map(gpus):
     for value, right in zip((dx, dw, db), one[1:], strict=True):  # dw is added in bfloat16 here, by autodiff
         scale = abs(oracle.f64(right)).max()
         np.testing.assert_allclose(oracle.f64(value), oracle.f64(right), rtol=0, atol=2**-6 * scale)
+
+
+SPATIAL_TABLES = ["sphere", "slots, holes, a hub", "down"]  # the last with padding: 43 output rows
+SPATIAL_SLACK = {"float32": (2, 2, 2, 2), "bfloat16": (2, calls.CELL_SLACK, 2, 2)}
+
+
+@pytest.mark.parametrize("dtype", SPATIAL_SLACK)
+@pytest.mark.parametrize("name", SPATIAL_TABLES)
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_spatial(kind, name, dtype, gpus):
+    """Nodes of one sample over both: rows exchanged, nothing gathered, the oracle's values and one device's."""
+    table, _, _, arrays = space.case(name, channels=(64, 32), dtype=dtype)
+    sources = partition_nodes(2, points=space.VERTICES)
+    outputs = sources.follow(table) if name == "down" else sources
+    mesh = jax.make_mesh((2,), ("space",), axis_types=(kind,), devices=gpus)
+    with jax.set_mesh(mesh):
+        operands = space.on_mesh(mesh, sources, outputs, arrays, table)
+        step = functools.partial(space.value_and_gradients, axis_name="space")
+        compiled = jax.jit(step).lower(*operands).compile()
+        runs = [[np.asarray(value) for value in compiled(*operands)] for _ in range(10)]
+    rounds = len(operands[-1].exchange.rounds)
+    assert rounds in (1, 2)  # two where one GPU sends much more than the other
+    counts = space.collectives(compiled.as_text())
+    permutes = counts.pop("collective-permute")
+    assert counts == {"all-gather": 0, "all-reduce": 1, "all-to-all": 0}
+    assert permutes in (2, 2 * rounds)  # there and back; XLA may join the rounds of a direction
+    space.check(runs[0], table, sources, outputs, arrays, dtype, slack=SPATIAL_SLACK[dtype])
+    for run in runs[1:]:
+        assert [value.tobytes() for value in run] == [value.tobytes() for value in runs[0]]
+
+    x, weight, bias, g = jax.device_put(arrays, gpus[0])
+    y, back = jax.vjp(lambda *args: jkc.knn_conv(*args[:2], table, args[2]), x, weight, bias)
+    ours = outputs.unshard(runs[0][0]), sources.unshard(runs[0][1]), *runs[0][2:]
+    bounds = space.exact(table, *map(np.abs, arrays))
+    parts = zip(ours, (y, *back(g)), bounds, SPATIAL_SLACK[dtype], ("y", "dx", "dw", "db"), strict=True)
+    for value, one, bound, slack, what in parts:
+        oracle.assert_within_ulp(value, oracle.f64(one), 2 * slack * bound.reshape(one.shape), dtype, what)
 
 
 @pytest.mark.parametrize("run", [passes, jax.jit(passes)], ids=["eager", "jit"])

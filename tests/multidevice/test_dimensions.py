@@ -173,3 +173,36 @@ def test_shardings_that_do_not_fit(options, message):
         jkc.table_shardings(odd, mesh_of(KINDS[0]), rows="data")
     with pytest.raises(TypeError, match="table must be a NeighborTable, got list"):
         jkc.table_shardings([], mesh_of(KINDS[0]))
+
+
+@pytest.mark.parametrize("table", [COLUMNS, SLOTS], ids=["columns", "slots"])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_rows_in_blocks(kind, table):
+    """One table a device for its output rows: no device looks at the taps of others' rows."""
+    mesh = mesh_of(kind)
+    (weight,) = normal((table.num_slots, C_IN, C_OUT))
+    options = {"indices": np.asarray(table.indices), "slots": None if table.slots is None else np.asarray(table.slots)}
+    y = oracle.knn_forward(X, weight, bias=BIAS, zero_empty_rows=True, **options)
+    dx = oracle.knn_dinput(G, weight, num_inputs=N, **options)
+    dw, db = oracle.knn_dweight(X, np.asarray(G), num_slots=len(weight), zero_empty_rows=True, **options)
+    blocks = table.split_rows(8)
+
+    def run(x, weight, bias, blocks, g):
+        def convolve(x, weight, bias):
+            each = jax.vmap(lambda block: forward(x, weight, bias, block), out_axes=-3)
+            return each(blocks)  # [B, 8, M / 8, C_out]
+
+        y, back = jax.vjp(convolve, x, weight, bias)
+        return y, *back(g)
+
+    with jax.set_mesh(mesh):
+        g = np.reshape(G, (BATCH, 8, M // 8, C_OUT))
+        x, w, b, g = place(mesh, (X, P()), (weight, P()), (BIAS, P()), (g, P(None, "data")))
+        placed = jax.device_put(blocks, jkc.table_shardings(blocks, mesh, samples="data"))
+        compiled = jax.jit(run).lower(x, w, b, placed, g).compile()
+        got = compiled(x, w, b, placed, g)
+    text = compiled.as_text()
+    assert collectives(text) == all_reduces(1)  # dx, dw and db over the rows
+    assert "scatter" not in text  # by which a device picks its rows' taps out of the whole order
+    close(got, (np.reshape(y, g.shape), dx, dw, db))
+    assert got[0].sharding.is_equivalent_to(g.sharding, 4)

@@ -90,24 +90,33 @@ CACHED = """
 import sys, jax, jax.numpy as jnp, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import jax_knnconv as jkc
-kind, padding = getattr(AxisType, sys.argv[1]), int(sys.argv[2])
+kind, padding = sys.argv[1], int(sys.argv[2])
 jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
 hits = []
-jkc.conv2d(jnp.ones((1, 3, 3, 1)), jnp.ones((3, 3, 1, 1)))  # the smoke call of the kernel, which is cached too
-mesh = jax.make_mesh((8,), ("data",), axis_types=(kind,))
+# The smoke calls of the kernels, which are cached too.
+jax.grad(lambda w: jkc.conv2d(jnp.ones((1, 3, 3, 1)), w).sum())(jnp.ones((3, 3, 1, 1)))
+mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit if kind == "Explicit" else AxisType.Auto,))
 with jax.set_mesh(mesh):
     x = jax.device_put(np.arange(32, dtype=np.float32).reshape(8, 2, 2, 1), NamedSharding(mesh, P("data")))
     w = jax.device_put(np.arange(1, 10, dtype=np.float32).reshape(3, 3, 1, 1), NamedSharding(mesh, P()))
     pads = ((padding, 2 - padding),) * 2
-    function = jax.jit(lambda x, w: jkc.conv2d(x, w, padding=pads))
-    traced = function.lower(x, w)
+    def step(x, w):
+        y, back = jax.vjp(lambda w: jkc.conv2d(x, w, padding=pads), w)
+        dw, = back(y)
+        return y, dw
+    if kind == "shard_map":
+        specs = (P("data"), P())
+        step = jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=specs)
+    traced = jax.jit(step).lower(x, w)
     jax.monitoring.register_event_listener(lambda name, **kw: hits.append(name))
     compiled = traced.compile()
-    print(int("/jax/compilation_cache/cache_hits" in hits), *np.asarray(compiled(x, w))[1].ravel())
+    hit = int("/jax/compilation_cache/cache_hits" in hits)
+    y, dw = compiled(x, w)
+    print(hit, *np.asarray(y)[1].ravel(), *np.asarray(dw).ravel())
 """
 
 
-@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("kind", ["Auto", "Explicit", "shard_map"])
 def test_compilation_cache(kind, tmp_path):
     """A second process finds its sharded program, and never one that differs by a static parameter alone."""
     environment = {
@@ -116,13 +125,14 @@ def test_compilation_cache(kind, tmp_path):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    image, kernel = np.arange(4.0, 8).reshape(1, 2, 2, 1), np.arange(1.0, 10).reshape(3, 3, 1, 1)
+    images, kernel = np.arange(32.0).reshape(8, 2, 2, 1), np.arange(1.0, 10).reshape(3, 3, 1, 1)
     for padding, hit in ((1, 0), (0, 0), (0, 1), (1, 1)):
         command = [sys.executable, "-c", CACHED, kind, str(padding)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         found, *values = (float(word) for word in done.stdout.split())
-        geometry = {"stride": (1, 1), "dilation": (1, 1), "output_size": (2, 2)}
-        want = oracle.dense_forward(image, kernel, padding=(padding, padding), **geometry)
-        assert values == want.ravel().tolist()
+        geometry = {"stride": (1, 1), "dilation": (1, 1), "padding": (padding, padding)}
+        y = oracle.dense_forward(images, kernel, output_size=(2, 2), **geometry)
+        dw, _ = oracle.dense_dweight(images, y, kernel_size=(3, 3), **geometry)
+        assert values == [*y[1].ravel(), *dw.ravel()]  # integers, which float32 holds
         assert found == hit, (padding, hit)

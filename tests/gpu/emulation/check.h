@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gpu/elements.h"
+#include "gpu/kernel_choice.h"
 #include "gpu/launch.h"
 #include "gpu/status.h"
 
@@ -120,6 +121,25 @@ Array<float> ToFloats(const Array<T>& values) {
 
 // What kernels are to write, and nothing else: NaN everywhere at first.
 inline Array<float> Unwritten(size_t count) { return Array<float>(count, std::numeric_limits<float>::quiet_NaN()); }
+
+// Whether the device with little shared memory refused a tile that was asked for.
+inline bool LacksRoom(const Setting& setting, const TileChoice& wanted, const Status& status) {
+  return setting.device == 1 && wanted.rows > 0 && status.code == gpuErrorInvalidConfiguration;
+}
+
+// The same values an element further on: where they start, 16 bytes cannot be read at once.
+template <typename Values>
+Values Further(const Values& values) {
+  Values moved(1);
+  moved.insert(moved.end(), values.begin(), values.end());
+  return moved;
+}
+
+// The values behind the first `skipped`.
+template <typename Values>
+Values Behind(const Values& values, int skipped) {
+  return Values(values.begin() + skipped, values.end());
+}
 
 // Counts values that differ and tells of a case where there are some.
 inline void Compare(const std::string& name, const Array<float>& got, const std::vector<double>& expected) {

@@ -19,6 +19,13 @@ struct Shape {
   int members = 1;  // operand groups, which share the taps and are summed
 };
 
+// How operands come: float32 x, and which start an element behind a multiple of 16 bytes.
+struct Form {
+  bool float_x = false, odd_x = false, odd_g = false, odd_results = false;
+};
+constexpr Form kForms[] = {{}, {true}, {false, true}, {false, false, true}, {false, false, false, true},
+                           {false, true, true, true}};
+
 // Computes dw and db with every tile and staging, and compares. `run` calls RunDweight. db sums the rows of `counted`.
 template <typename T, typename Run>
 void Check(const std::string& name, const Shape& shape, const std::vector<Tap>& taps, const std::vector<bool>& counted,
@@ -26,6 +33,7 @@ void Check(const std::string& name, const Shape& shape, const std::vector<Tap>& 
   const size_t x_matrix = shape.batch * shape.sources * shape.channels;
   const size_t g_matrix = shape.batch * shape.rows * shape.columns;
   const auto x = Values<T>(shape.members * x_matrix), g = Values<T>(shape.members * g_matrix);
+  const auto odd_x = Further(x), odd_g = Further(g);
   const auto wide = ToFloats(x), wide_g = ToFloats(g);
   const size_t weight = size_t(shape.slots) * shape.channels * shape.columns;
   std::vector<double> dw(weight), db(shape.columns);
@@ -45,7 +53,6 @@ void Check(const std::string& name, const Shape& shape, const std::vector<Tap>& 
   }
 
   Dweight dweight{};
-  dweight.g = g.data();
   dweight.g_type = ElementOf<T>::value;
   dweight.dw_type = dweight.db_type = Element::kF32;
   dweight.batch = shape.batch;
@@ -61,30 +68,36 @@ void Check(const std::string& name, const Shape& shape, const std::vector<Tap>& 
   const DweightChoice choices[] = {{},           {32, 32, -1},  {32, 128, -1}, {64, 64, -1}, {128, 32, -1},
                                    {64, 128, -1}, {128, 128, -1}, {32, 64, 0},   {128, 64, 0}};
   for (const DweightChoice& choice : choices) {
-    for (bool float_x : {false, true}) {
-      if (float_x && choice.rows == 64) continue;
-      const bool scalar = float_x || shape.channels % 8 != 0 || shape.columns % 8 != 0;
+    for (const Form& form : kForms) {
+      const bool odd = form.odd_x || form.odd_g || form.odd_results;
+      if (odd && choice.rows > 0) continue;
+      const bool scalar = form.float_x || shape.channels % 8 != 0 || shape.columns % 8 != 0;
       if (scalar && choice.rows == 64) continue;  // does not ship
-      dweight.x = float_x ? static_cast<const void*>(wide.data()) : x.data();
-      dweight.x_type = float_x ? Element::kF32 : dweight.g_type;
+      dweight.x = form.float_x ? static_cast<const void*>(wide.data()) : form.odd_x ? odd_x.data() + 1 : x.data();
+      dweight.x_type = form.float_x ? Element::kF32 : dweight.g_type;
+      dweight.g = form.odd_g ? odd_g.data() + 1 : g.data();
       for (bool with_bias : {false, true}) {
         for (const Setting& setting : kSettings) {
-          if (!with_bias && setting.backward) continue;
+          if ((!with_bias && setting.backward) || (odd && &setting > kSettings)) continue;
           // Room for two slices on one device and for several on the other.
           const size_t slices = setting.device == 0 ? 7 : 2;
-          auto partials = Unwritten(slices * (weight + shape.columns)), sums = Unwritten(weight);
-          auto bias_sums = Unwritten(with_bias ? shape.columns : 0);
-          dweight.partials = partials.data();
-          dweight.partial_elements = static_cast<int64_t>(partials.size());
-          dweight.dw = sums.data();
-          dweight.db = with_bias ? bias_sums.data() : nullptr;
+          const int skipped = form.odd_results;
+          auto partials = Unwritten(slices * (weight + shape.columns) + skipped), sums = Unwritten(weight + skipped);
+          auto bias_sums = Unwritten(with_bias ? shape.columns + skipped : 0);
+          dweight.partials = partials.data() + skipped;
+          dweight.partial_elements = static_cast<int64_t>(partials.size()) - skipped;
+          dweight.dw = sums.data() + skipped;
+          dweight.db = with_bias ? bias_sums.data() + skipped : nullptr;
           Use(setting);
           const std::string what = name + ", tile " + std::to_string(choice.rows) + " x " +
                                    std::to_string(choice.columns) + ", staging " + std::to_string(choice.vector) +
-                                   (float_x ? ", float32 x" : "");
-          RequireOk(what, run(LaunchSite{nullptr, setting.device, false}, dweight, choice));
-          Compare(what, sums, dw);
-          if (with_bias) Compare(what + ", bias", bias_sums, db);
+                                   (form.float_x ? ", float32 x" : "") + (form.odd_x ? ", odd x" : "") +
+                                   (form.odd_g ? ", odd g" : "") + (form.odd_results ? ", odd results" : "");
+          const Status status = run(LaunchSite{nullptr, setting.device, false}, dweight, choice);
+          if (LacksRoom(setting, choice, status)) continue;
+          RequireOk(what, status);
+          Compare(what, Behind(sums, skipped), dw);
+          if (with_bias) Compare(what + ", bias", Behind(bias_sums, skipped), db);
         }
       }
     }

@@ -80,6 +80,12 @@ Dweight Gradient(const Problem& p) {
   return dweight;
 }
 
+// How operands come: float32 x, and which start an element behind a multiple of 16 bytes.
+struct Form {
+  bool float_x = false, odd_operands = false, odd_results = false;
+};
+constexpr Form kForms[] = {{}, {true}, {false, true}, {false, false, true}};
+
 // `forward` and `gradient` run (site, device, operands) and say whether the device can; `dinput` likewise, where there
 // is one.
 template <typename T, typename Forward, typename Dinput, typename Gradients>
@@ -87,6 +93,7 @@ void Check(const std::string& name, const Problem& p, const Forward& forward, co
            const Gradients& gradients) {
   const auto x = Values<T>(p.batch * p.sources * p.channels), g = Values<T>(p.batch * p.rows * p.columns);
   const auto weight = Values<T>(int64_t{p.slots} * p.channels * p.columns);
+  const auto odd_x = Further(x), odd_g = Further(g), odd_weight = Further(weight);
   const Operands wide{ToFloats(x), ToFloats(weight), ToFloats(g), Values<float>(p.columns)};
   const Expected expected = Compute(p, wide);
   for (const Setting& setting : kSettings) {
@@ -94,44 +101,50 @@ void Check(const std::string& name, const Problem& p, const Forward& forward, co
     const LaunchSite site{nullptr, setting.device, false};
     Device device;
     RequireOk(name, GetDevice(setting.device, &device));
-    for (bool float_x : {false, true}) {
-      const Element x_type = float_x ? Element::kF32 : ElementOf<T>::value;
-      const void* const from = float_x ? static_cast<const void*>(wide.x.data()) : x.data();
+    for (const Form& form : kForms) {
+      if ((form.odd_operands || form.odd_results) && &setting > kSettings) continue;
+      const int skipped = form.odd_results;
+      const T* const from = form.odd_operands ? odd_x.data() + 1 : x.data();
+      const T* const cotangent = form.odd_operands ? odd_g.data() + 1 : g.data();
+      const T* const matrices = form.odd_operands ? odd_weight.data() + 1 : weight.data();
+      const void* const source = form.float_x ? static_cast<const void*>(wide.x.data()) : from;
+      const Element x_type = form.float_x ? Element::kF32 : ElementOf<T>::value;
       TapGemm gemm = Gemm(p, false);
-      auto y = Unwritten(expected.y.size());
-      gemm.source = from;
+      auto y = Unwritten(expected.y.size() + skipped);
+      gemm.source = source;
       gemm.source_type = x_type;
       gemm.compute_type = ElementOf<T>::value;
-      gemm.weight = weight.data();
+      gemm.weight = matrices;
       gemm.bias = wide.bias.data();
-      gemm.out = y.data();
-      if (forward(site, device, gemm)) Compare(name + ", forward", y, expected.y);
+      gemm.out = y.data() + skipped;
+      if (forward(site, device, gemm)) Compare(name + ", forward", Behind(y, skipped), expected.y);
 
       // Room for one slice, and for several.
       for (size_t slices : {1, 7}) {
         Dweight dweight = Gradient(p);
-        auto dw = Unwritten(expected.dw.size()), db = Unwritten(expected.db.size());
-        auto partials = Unwritten(slices * (dw.size() + db.size()));
-        dweight.x = from;
+        auto dw = Unwritten(expected.dw.size() + skipped), db = Unwritten(expected.db.size() + skipped);
+        auto partials = Unwritten(slices * (expected.dw.size() + expected.db.size()) + skipped);
+        dweight.x = source;
         dweight.x_type = x_type;
-        dweight.g = g.data();
+        dweight.g = cotangent;
         dweight.g_type = ElementOf<T>::value;
-        dweight.dw = dw.data();
-        dweight.db = db.data();
-        dweight.partials = partials.data();
-        dweight.partial_elements = static_cast<int64_t>(partials.size());
+        dweight.dw = dw.data() + skipped;
+        dweight.db = db.data() + skipped;
+        dweight.partials = partials.data() + skipped;
+        dweight.partial_elements = static_cast<int64_t>(partials.size()) - skipped;
         if (!gradients(site, device, dweight)) continue;
-        Compare(name + ", dweight", dw, expected.dw);
-        Compare(name + ", bias", db, expected.db);
+        Compare(name + ", dweight", Behind(dw, skipped), expected.dw);
+        Compare(name + ", bias", Behind(db, skipped), expected.db);
       }
+      if (form.float_x) continue;
+      gemm = Gemm(p, true);
+      auto dx = Unwritten(expected.dx.size() + skipped);
+      gemm.source = cotangent;
+      gemm.source_type = gemm.compute_type = ElementOf<T>::value;
+      gemm.weight = matrices;
+      gemm.out = dx.data() + skipped;
+      if (dinput(site, device, gemm)) Compare(name + ", dinput", Behind(dx, skipped), expected.dx);
     }
-    TapGemm gemm = Gemm(p, true);
-    auto dx = Unwritten(expected.dx.size());
-    gemm.source = g.data();
-    gemm.source_type = gemm.compute_type = ElementOf<T>::value;
-    gemm.weight = weight.data();
-    gemm.out = dx.data();
-    if (dinput(site, device, gemm)) Compare(name + ", dinput", dx, expected.dx);
   }
 }
 
@@ -162,8 +175,9 @@ void CheckWindow(int64_t batch, const Window& window, int channels, int columns)
       gemm.window.source_size[d] = gemm.transposed ? window.out[d] : window.size[d];
       gemm.window.out_size[d] = gemm.transposed ? window.size[d] : window.out[d];
     }
-    if (!HaloCan(gemm, device)) return false;
-    RequireOk(name, RunHalo(site, gemm, device));
+    HaloPlan plan;
+    if (!ChooseHalo(gemm, device, /*forced=*/true, &plan)) return false;
+    RequireOk(name, RunHalo(site, gemm, device, plan));
     return true;
   };
   Check<T>(name, p, run, run, [&](const LaunchSite& site, const Device& device, const Dweight& dweight) {
@@ -176,8 +190,9 @@ void CheckWindow(int64_t batch, const Window& window, int channels, int columns)
       taps.padding[d] = window.padding[d];
       taps.dilation[d] = window.dilation[d];
     }
-    if (!HaloCan(dweight, taps, device)) return false;
-    RequireOk(name, RunHaloDweight(site, dweight, taps, device));
+    HaloDweightPlan plan;
+    if (!ChooseHalo(dweight, taps, device, /*forced=*/true, &plan)) return false;
+    RequireOk(name, RunHalo(site, dweight, taps, device, plan));
     return true;
   });
 }
@@ -200,14 +215,16 @@ void CheckTable(int64_t batch, int rows, int sources, int channels, int columns,
     gemm.kind = Taps::kColumns;
     gemm.table.sources = indices.data();
     gemm.table.columns = neighbours;
-    if (!StemCan(gemm, device)) return false;
-    RequireOk(name, RunStem(site, gemm, device));
+    StemPlan plan;
+    if (!ChooseStem(gemm, device, /*forced=*/true, &plan)) return false;
+    RequireOk(name, RunStem(site, gemm, device, plan));
     return true;
   };
   Check<T>(name, p, forward, none, [&](const LaunchSite& site, const Device& device, const Dweight& dweight) {
     const ColumnTaps taps{{indices.data(), nullptr, sources, rows, neighbours, neighbours, false}, {}};
-    if (!StemCan(dweight, taps, device)) return false;
-    RequireOk(name, RunStemDweight(site, dweight, taps, device));
+    StemDweightPlan plan;
+    if (!ChooseStem(dweight, taps, device, /*forced=*/true, &plan)) return false;
+    RequireOk(name, RunStem(site, dweight, taps, device, plan));
     return true;
   });
 }

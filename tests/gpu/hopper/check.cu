@@ -1,7 +1,7 @@
 // Runs Hopper's TapGemm by itself: values against one thread a result in double, then times of the shapes that matter.
 //
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check.cu lib/hopper/tap_gemm*.cu
-//         lib/hopper/{tap_gemm,pixel_classes,tensor_map}.cc -o check
+//         lib/hopper/{tap_gemm,tap_choice,pixel_classes,tensor_map}.cc -o check
 //     check [all|values|times] [names of cases]
 #include <algorithm>
 #include <cstdio>
@@ -14,6 +14,7 @@
 namespace {
 
 using knnconv::hopper::Source;
+using knnconv::hopper::TapForm;
 using knnconv::hopper::TileForm;
 
 __device__ double At(const void* data, Element type, size_t i) {
@@ -73,12 +74,23 @@ bool IsRight(const Problem& p, size_t rows_at_most) {
 
 cudaStream_t stream;
 
-void Run(const TapGemm& gemm, const TileForm& form) {
-  const knnconv::gpu::Status status = knnconv::hopper::RunTapGemm({stream, 0, false}, gemm, form);
-  if (!status.ok()) {
-    std::printf("  %s:%d %s: %s\n", status.file, status.line, status.call, cudaGetErrorString(status.code));
-    std::exit(1);
-  }
+knnconv::gpu::Device card;
+
+void Require(const knnconv::gpu::Status& status) {
+  if (status.ok()) return;
+  std::printf("  %s:%d %s: %s\n", status.file, status.line, status.call, cudaGetErrorString(status.code));
+  std::exit(1);
+}
+
+bool Choose(const TapGemm& gemm, TapForm* form) {
+  return knnconv::hopper::ChooseForm(gemm, card, /*forced=*/true, form);
+}
+
+void Run(const TapGemm& gemm, const TileForm& tile) {
+  TapForm form;
+  Choose(gemm, &form);
+  form.tile = tile;
+  Require(knnconv::hopper::RunTapGemm({stream, 0, false}, gemm, card, form));
 }
 
 double Time(Problem& p, const TileForm& form) {
@@ -135,14 +147,15 @@ const char* Name(const TileForm& form) {
 
 int main(int argc, char** argv) {
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  Require(knnconv::gpu::GetDevice(0, &card));
   const std::string what = argc > 1 ? argv[1] : "all";
   int failures = 0, runs = 0;
   const auto wanted = [&](const Case& c) { return argc <= 2 || std::find(argv + 2, argv + argc, c.name) != argv + argc; };
   for (const Case& c : what == "times" ? std::vector<Case>() : ValueCases()) {
     if (!wanted(c)) continue;
     Problem p = Make(c, 1);
-    bool takes = false;
-    knnconv::hopper::Takes(0, p.gemm, &takes);
+    TapForm chosen;
+    const bool takes = Choose(p.gemm, &chosen);
     if (!takes) std::printf("%s: not taken\n", c.name.c_str());
     for (const TileForm& form : kForms) {
       if (!takes || !Has(p, form)) continue;
@@ -176,7 +189,9 @@ int main(int argc, char** argv) {
       if (!IsRight(p, 500)) std::printf(" WRONG");
       std::fflush(stdout);
     }
-    const double automatic = Time(p, knnconv::hopper::ChooseForm(p.gemm, 132));
+    TapForm chosen;
+    Choose(p.gemm, &chosen);
+    const double automatic = Time(p, chosen.tile);
     std::printf("  auto %.4f  best %.4f = %.0f TFLOP/s\n", automatic, best, flops / best / 1e9);
     Free(&p);
   }

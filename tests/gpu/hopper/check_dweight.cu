@@ -1,7 +1,7 @@
 // Holds Hopper's weight gradients to sums in double precision, tile by tile, and times them. Not part of the test
 // suite: a program for work on the kernels, without JAX.
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib -DKNNCONV_HOPPER_POLLS='(1<<26)'
-//         tests/gpu/hopper/check_dweight.cu lib/hopper/dweight*.cu lib/hopper/tensor_map.cc -o check_dweight
+//         tests/gpu/hopper/check_dweight.cu lib/hopper/dweight*.c* lib/hopper/tensor_map.cc -o check_dweight
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -218,25 +218,28 @@ void Free(Problem& p) {
   }
 }
 
+// What `use` makes of the problem's taps, which are of one of three types.
+template <typename Use>
+auto WithTaps(const Problem& p, const Use& use) {
+  if (!p.shape.is_table) return use(p.dense);
+  if (!p.shape.has_slots) return use(gpu::ColumnTaps{p.table, {}});
+  return use(gpu::SlotTaps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}});
+}
+
 bool Takes(const Problem& p) {
-  bool takes = false;
-  if (!p.shape.is_table) {
-    Check(hopper::TakesDweight(0, p.dweight, p.dense, &takes));
-  } else if (!p.shape.has_slots) {
-    Check(hopper::TakesDweight(0, p.dweight, gpu::ColumnTaps{p.table, {}}, &takes));
-  } else {
-    const gpu::SlotTaps taps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}};
-    Check(hopper::TakesDweight(0, p.dweight, taps, &takes));
-  }
-  return takes;
+  gpu::Device device;
+  Check(gpu::GetDevice(0, &device));
+  hopper::DweightPlan plan;
+  return WithTaps(p, [&](const auto& taps) { return hopper::ChooseDweight(p.dweight, taps, device, true, &plan); });
 }
 
 gpu::Status Run(const Problem& p, cudaStream_t stream, int tile) {
-  const gpu::LaunchSite site{stream, 0, false};
-  if (!p.shape.is_table) return hopper::RunDweight(site, p.dweight, p.dense, tile);
-  if (!p.shape.has_slots) return hopper::RunDweight(site, p.dweight, gpu::ColumnTaps{p.table, {}}, tile);
-  const gpu::SlotTaps taps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}};
-  return hopper::RunDweight(site, p.dweight, taps, tile);
+  gpu::Device device;
+  Check(gpu::GetDevice(0, &device));
+  return WithTaps(p, [&](const auto& taps) {
+    const hopper::DweightPlan plan = hopper::PlanDweight(p.dweight, taps, device, tile);
+    return hopper::RunDweight({stream, 0, false}, p.dweight, taps, plan);
+  });
 }
 
 float ToHost(const std::vector<unsigned char>& bytes, Element type, int64_t at) {

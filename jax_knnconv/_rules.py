@@ -1,0 +1,190 @@
+"""Asks the CUDA module which kernel a handler's call gets: the rules are its launchers' own (lib/cuda/rules.cc)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from jax_knnconv._primitive import group_sizes, is_absent
+from jax_knnconv._specs import DenseSpec
+from jax_knnconv._workspace import partial_sums
+
+PASSES = tuple(f"{layer}_{name}" for layer in ("dense", "knn") for name in ("forward", "dinput", "dweight"))
+
+# KiB of shared memory that a thread block may ask for, by compute capability.
+_SHARED_KIB = {
+    (7, 5): 64,
+    (8, 0): 163,
+    (8, 6): 99,
+    (8, 7): 163,
+    (8, 9): 99,
+    (9, 0): 227,
+    (10, 0): 227,
+    (10, 3): 227,
+    (12, 0): 99,
+    (12, 1): 99,
+}
+
+
+class DeviceFigures(NamedTuple):
+    """What rules look at of a GPU."""
+
+    multiprocessors: int
+    compute_capability: tuple[int, int]
+    shared_bytes: int
+
+
+def shared_bytes(compute_capability: tuple[int, int]) -> int | None:
+    """Shared memory that a thread block may ask for, or None where it is not known."""
+    kib = _SHARED_KIB.get(compute_capability)
+    return None if kib is None else kib * 1024
+
+
+def figures_of(device: Any) -> DeviceFigures | None:
+    """A GPU's figures, or None where JAX does not tell them."""
+    capability = getattr(device, "compute_capability", None)
+    multiprocessors = getattr(device, "core_count", None)
+    if capability is None or multiprocessors is None:
+        return None
+    major, _, minor = str(capability).partition(".")
+    room = shared_bytes((int(major), int(minor)))
+    return None if room is None else DeviceFigures(multiprocessors, (int(major), int(minor)), room)
+
+
+def check(
+    module: ModuleType | None,
+    operation: str,
+    operands: Sequence[Any],
+    static: Mapping[str, Any],
+    forced: Mapping[str, Any],
+    device: Any,
+) -> None:
+    """Raise ValueError where a GPU has no kernel for what a call forces, as far as that is known when it is lowered."""
+    figures = figures_of(device)
+    known = all(isinstance(size, int) for operand in operands for size in operand.shape)
+    if module is not None and figures is not None and known and forced and operation in PASSES:
+        choose(module, operation, operands, static, forced, figures)
+
+
+def choose(
+    module: ModuleType,
+    operation: str,
+    operands: Sequence[Any],
+    static: Mapping[str, Any],
+    forced: Mapping[str, Any],
+    device: DeviceFigures,
+) -> dict[str, Any]:
+    """The kernel of one handler call: its name and, of the portable kernels, rows, columns and staging of the tile.
+
+    Args:
+        module: the CUDA module.
+        operation: one of `PASSES`.
+        operands: of the handler, with sizes that are ints.
+        static: the handler primitive's parameters.
+        forced: the attributes that force a choice (`_kernel_choice.attributes`).
+        device: the GPU.
+
+    Raises:
+        ValueError: no kernel can do what is forced.
+    """
+    try:
+        return _ask(module, operation, operands, static, forced, device)
+    except ValueError as unmet:
+        major, minor = device.compute_capability
+        raise ValueError(
+            f"KernelConfig: no kernel does what is asked for on {device.multiprocessors} multiprocessors of compute "
+            f"capability {major}.{minor} with {device.shared_bytes} bytes of shared memory a block; expected: {unmet}; "
+            f"got {_fields(forced)}"
+        ) from None
+
+
+def _fields(forced: Mapping[str, Any]) -> str:
+    """The fields of a config that attributes come from."""
+    rows, columns, _ = forced.get("tile", (-1, -1, -1))
+    given = {"kernel": forced.get("kernel"), "bm": rows, "bn": columns, "ksplit": forced.get("ksplit")}
+    told = [f"{name}={value}" for name, value in given.items() if value not in (None, -1)]
+    return ", ".join(told) or "no config"
+
+
+def _ask(
+    module: ModuleType,
+    operation: str,
+    operands: Sequence[Any],
+    static: Mapping[str, Any],
+    forced: Mapping[str, Any],
+    device: DeviceFigures,
+) -> dict[str, Any]:
+    major, minor = device.compute_capability
+    tile = tuple(int(size) for size in forced.get("tile", (-1, -1, -1)))
+    asked = {
+        "device": (device.multiprocessors, 10 * major + minor, device.shared_bytes),
+        "wanted": (forced.get("kernel", ""), tile),
+    }
+    if operation.endswith("_dweight"):
+        slices = int(forced.get("ksplit", -1))
+        return module.choose_dweight(**asked, slices=slices, **_dweight_sizes(operands, static))
+    return module.choose_tap_gemm(**asked, **_tap_gemm_sizes(operation, operands, static))
+
+
+def _window(spec: Any, source: tuple[int, ...], out: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Kernel, stride, padding, dilation, size of the source and of the result; zeros for a table."""
+    if not isinstance(spec, DenseSpec):
+        return ((0, 0),) * 6
+    return spec.slot_dims, spec.stride, spec.padding, spec.dilation, source, out
+
+
+def _tap_gemm_sizes(operation: str, operands: Sequence[Any], static: Mapping[str, Any]) -> dict[str, Any]:
+    """A `TapGemm` (lib/gpu/tap_gemm.h) as far as rules look at it."""
+    spec, rank, forward = static["spec"], static["group_rank"], operation.endswith("_forward")
+    source, weight, *rest = operands
+    table = rest[1:] if forward else rest
+    rows_in, rows_out = (spec.input_dims, spec.output_dims) if forward else (spec.output_dims, spec.input_dims)
+    if isinstance(spec, DenseSpec):
+        taps = "window"
+    elif forward:
+        taps = "columns" if is_absent(table[1]) else "rows"
+    else:
+        taps = "sources"
+    return {
+        "taps": taps,
+        "transposed": not forward,
+        "types": (source.dtype.name, weight.dtype.name, static["out_dtype"].name),
+        "groups": math.prod(group_sizes(rank, operands)),
+        "batch": math.prod(source.shape[rank : source.ndim - len(rows_in) - 1]),
+        "nodes": math.prod(rows_out),
+        "source_rows": math.prod(rows_in),
+        "depth": weight.shape[-2 if forward else -1],
+        "columns": weight.shape[-1 if forward else -2],
+        "slots": math.prod(spec.slot_dims),
+        "neighbours": table[0].shape[-1] if taps in ("columns", "rows") else 0,
+        "window": _window(spec, rows_in, rows_out),
+    }
+
+
+def _dweight_sizes(operands: Sequence[Any], static: Mapping[str, Any]) -> dict[str, Any]:
+    """A `Dweight` (lib/gpu/dweight.h) and its taps as far as rules look at them."""
+    spec, groups = static["spec"], static["groups"]
+    x, g, *table = operands
+    channels, columns, slots = x.shape[-1], g.shape[-1], math.prod(spec.slot_dims)
+    dense = isinstance(spec, DenseSpec)
+    members = math.prod(group_sizes(len(groups), operands)) // max(math.prod(groups), 1)
+    partials = partial_sums(slots * channels * columns, columns, groups, platform="cuda")
+    return {
+        "taps": "window" if dense else "columns" if is_absent(table[1]) else "slots",
+        "types": (x.dtype.name, g.dtype.name, static["out_dtype"].name),
+        "groups": math.prod(groups),
+        "members": members,
+        "batch": math.prod(x.shape[len(groups) : x.ndim - len(spec.input_dims) - 1]),
+        "slots": slots,
+        "channels": channels,
+        "columns": columns,
+        "sources": 0 if dense else spec.input_dims[0],
+        "outputs": 0 if dense else spec.output_dims[0],
+        "neighbours": 0 if dense else table[0].shape[-1],
+        "has_bias": static["with_bias"],
+        "zero_empty_rows": not dense and spec.zero_empty_rows,
+        "partial_elements": math.prod(partials.shape),
+        "window": _window(spec, spec.input_dims, spec.output_dims),
+    }

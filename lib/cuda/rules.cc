@@ -1,0 +1,182 @@
+#include "cuda/rules.h"
+
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <array>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <variant>
+
+#include "gpu/dweight_choice.h"
+#include "gpu/tap_choice.h"
+
+namespace nb = nanobind;
+
+namespace knnconv {
+namespace {
+
+using gpu::Element;
+
+// A device: multiprocessors, ten times the compute capability, bytes of shared memory that a block may ask for.
+using DeviceFigures = std::array<int, 3>;
+// What a call forces: the name of a family or "", rows, columns and staging of a tile or -1 (docs/handlers.md).
+using Wanted = std::tuple<std::string, std::array<int, 3>>;
+using Pair = std::array<int32_t, 2>;
+// Kernel, stride, padding, dilation, size of x (forward, dweight) or g (dinput), size of the other. Zeros for a table.
+using Window = std::array<Pair, 6>;
+
+// Where XLA's buffers start: at multiples of 256 bytes.
+void* SomeAddress() { return reinterpret_cast<void*>(uintptr_t{1} << 12); }
+
+gpu::Device DeviceOf(const DeviceFigures& figures) {
+  return {static_cast<int16_t>(figures[0]), static_cast<int16_t>(figures[1]), figures[2]};
+}
+
+Element ElementOf(const std::string& name) {
+  if (name == "float32") return Element::kF32;
+  if (name == "float16") return Element::kF16;
+  if (name == "bfloat16") return Element::kBF16;
+  throw nb::value_error(("no kernel has elements of type " + name).c_str());
+}
+
+void Fill(const Wanted& given, gpu::TileChoice* wanted) {
+  const auto& [kernel, tile] = given;
+  if (!kernel.empty() && !gpu::FindKernelFamily(kernel, &wanted->kernel)) throw nb::value_error(kernel.c_str());
+  wanted->rows = tile[0];
+  wanted->columns = tile[1];
+  wanted->set_staging(tile[2]);
+}
+
+void RaiseUnlessOk(const gpu::Status& status) {
+  if (!status.ok()) throw nb::value_error(status.call);
+}
+
+gpu::GroupShape Groups(int64_t count) {
+  gpu::GroupShape shape;
+  shape.rank = 1;
+  shape.size[0] = count;
+  return shape;
+}
+
+// {"kernel": name}, and for the portable kernels what `describe` adds of their launch.
+template <typename Decision, typename Describe>
+nb::dict ToDict(const Decision& decision, const Describe& describe) {
+  constexpr const char* kNames[] = {"portable", "halo", "halo", "hopper"};
+  nb::dict found;
+  found["kernel"] = kNames[decision.index()];
+  if (decision.index() == 0) describe(std::get<0>(decision), found);
+  return found;
+}
+
+nb::dict ChooseTapGemm(const DeviceFigures& device, const Wanted& given, const std::string& taps, bool transposed,
+                       const std::array<std::string, 3>& types, int64_t groups, int64_t batch, int64_t nodes,
+                       int64_t source_rows, int32_t depth, int32_t columns, int32_t slots, int32_t neighbours,
+                       const Window& window) {
+  gpu::TapGemm gemm{};
+  gemm.source = gemm.weight = gemm.out = SomeAddress();
+  gemm.source_type = ElementOf(types[0]);
+  gemm.compute_type = ElementOf(types[1]);
+  gemm.out_type = ElementOf(types[2]);
+  gemm.transposed = gemm.window.transposed = transposed;
+  gemm.kind = taps == "window"    ? gpu::Taps::kWindow
+              : taps == "columns" ? gpu::Taps::kColumns
+              : taps == "rows"    ? gpu::Taps::kRows
+                                  : gpu::Taps::kSources;
+  gemm.batch = batch;
+  gemm.nodes = nodes;
+  gemm.source_rows = source_rows;
+  gemm.depth = depth;
+  gemm.columns = columns;
+  gemm.slots = slots;
+  gemm.groups = Groups(groups);
+  gemm.table.columns = neighbours;
+  for (int d = 0; d < 2; ++d) {
+    gemm.window.kernel[d] = window[0][d];
+    gemm.window.stride[d] = window[1][d];
+    gemm.window.padding[d] = window[2][d];
+    gemm.window.dilation[d] = window[3][d];
+    gemm.window.source_size[d] = window[4][d];
+    gemm.window.out_size[d] = window[5][d];
+  }
+  gpu::TileChoice wanted;
+  Fill(given, &wanted);
+  gpu::TapDecision decision;
+  RaiseUnlessOk(gpu::ChooseTapGemm(gemm, DeviceOf(device), wanted, &decision));
+  return ToDict(decision, [](const gpu::TapLaunch& launch, nb::dict& found) {
+    found["rows"] = launch.rows;
+    found["columns"] = launch.columns;
+    found["vector"] = launch.vector_a || launch.vector_b;
+    found["asynchronous"] = launch.staging != gpu::Staging::kAny;
+  });
+}
+
+nb::dict ChooseDweight(const DeviceFigures& device, const Wanted& given, int slices, const std::string& taps,
+                       const std::array<std::string, 3>& types, int64_t groups, int64_t members, int64_t batch,
+                       int32_t slots, int32_t channels, int32_t columns, int32_t sources, int32_t outputs,
+                       int32_t neighbours, bool has_bias, bool zero_empty_rows, int64_t partial_elements,
+                       const Window& window) {
+  gpu::Dweight dweight{};
+  dweight.x = dweight.g = dweight.dw = SomeAddress();
+  dweight.db = has_bias ? SomeAddress() : nullptr;
+  dweight.partials = static_cast<float*>(SomeAddress());
+  dweight.partial_elements = partial_elements;
+  dweight.x_type = ElementOf(types[0]);
+  dweight.g_type = ElementOf(types[1]);
+  dweight.dw_type = ElementOf(types[2]);
+  dweight.db_type = Element::kF32;
+  dweight.batch = batch;
+  dweight.slots = slots;
+  dweight.channels = channels;
+  dweight.columns = columns;
+  dweight.shapes.groups = Groups(groups);
+  dweight.shapes.members = Groups(members);
+  gpu::DweightChoice wanted;
+  Fill(given, &wanted);
+  wanted.slices = slices;
+
+  gpu::DweightDecision decision;
+  const gpu::NeighborTable table{nullptr, nullptr, sources, outputs, neighbours, slots, zero_empty_rows};
+  if (taps == "window") {
+    gpu::DenseTaps dense{};
+    dense.kernel_width = window[0][1];
+    for (int d = 0; d < 2; ++d) {
+      dense.stride[d] = window[1][d];
+      dense.padding[d] = window[2][d];
+      dense.dilation[d] = window[3][d];
+      dense.in_size[d] = window[4][d];
+      dense.out_size[d] = window[5][d];
+    }
+    RaiseUnlessOk(gpu::ChooseDweight(dweight, dense, DeviceOf(device), wanted, &decision));
+  } else if (taps == "columns") {
+    RaiseUnlessOk(gpu::ChooseDweight(dweight, gpu::ColumnTaps{table, {}}, DeviceOf(device), wanted, &decision));
+  } else {
+    gpu::SlotTaps by_slot{};
+    by_slot.table = table;
+    RaiseUnlessOk(gpu::ChooseDweight(dweight, by_slot, DeviceOf(device), wanted, &decision));
+  }
+  return ToDict(decision, [](const gpu::DweightLaunch& launch, nb::dict& found) {
+    found["rows"] = launch.tile.rows;
+    found["columns"] = launch.tile.columns;
+    found["vector"] = found["asynchronous"] = launch.staging != gpu::DweightStaging::kScalar;
+    found["slices"] = launch.grid.slices;
+  });
+}
+
+}  // namespace
+
+void DefineRules(nb::module_& m) {
+  using nb::literals::operator""_a;
+  m.def("choose_tap_gemm", &ChooseTapGemm, nb::kw_only(), "device"_a, "wanted"_a, "taps"_a, "transposed"_a, "types"_a,
+        "groups"_a, "batch"_a, "nodes"_a, "source_rows"_a, "depth"_a, "columns"_a, "slots"_a, "neighbours"_a, "window"_a,
+        "The kernel of a forward or dinput, as RunTapGemm chooses it.");
+  m.def("choose_dweight", &ChooseDweight, nb::kw_only(), "device"_a, "wanted"_a, "slices"_a, "taps"_a, "types"_a,
+        "groups"_a, "members"_a, "batch"_a, "slots"_a, "channels"_a, "columns"_a, "sources"_a, "outputs"_a,
+        "neighbours"_a, "has_bias"_a, "zero_empty_rows"_a, "partial_elements"_a, "window"_a,
+        "The kernel of a weight gradient, as RunDweight chooses it.");
+}
+
+}  // namespace knnconv

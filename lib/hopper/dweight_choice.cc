@@ -1,0 +1,175 @@
+#include "hopper/dweight_choice.h"
+
+#include <algorithm>
+
+#include "gpu/arithmetic.h"
+#include "gpu/dweight_plan.h"
+#include "hopper/device.h"
+
+namespace knnconv::hopper {
+namespace {
+
+using gpu::CeilDiv, gpu::IsAligned, gpu::Dweight, gpu::DenseTaps, gpu::ColumnTaps, gpu::SlotTaps;
+
+// Positions whose products lie in one chain: those of the portable kernels where results are fp32. Each 16 of them may
+// lose an eps32 of a sum of one sign, so that chains this much longer still lose a fraction of what rounding to 16 bits
+// does.
+int64_t ChainPositions(gpu::Element result) {
+  const int times = result == gpu::Element::kF32 ? 1 : result == gpu::Element::kF16 ? 4 : 8;
+  return int64_t{times} * gpu::kChainPositions;
+}
+
+DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
+  return {1, int64_t{dweight.slots} * ChannelBoxes(dweight), CeilDiv(Positions(dweight, taps), kStep)};
+}
+
+DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
+  return {1, int64_t{dweight.slots} * ChannelBoxes(dweight), taps.table.outputs * StepsOfRow(dweight)};
+}
+
+// As if all slots had equally many taps.
+DweightSizes SizesOf(const Dweight& dweight, const SlotTaps& taps) {
+  const int64_t rows = taps.table.outputs;
+  DweightSizes sizes = {dweight.slots, ChannelBoxes(dweight),
+                        CeilDiv(rows * taps.table.neighbours, dweight.slots) * StepsOfRow(dweight)};
+  sizes.sums_rows = dweight.db != nullptr;
+  return sizes;
+}
+
+DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
+  const DweightTileSize& size = kDweightTiles[tile];
+  DweightPlan plan;
+  plan.sizes = sizes;
+  plan.row_tiles = CeilDiv(sizes.boxes, size.row_boxes());
+  plan.column_tiles = CeilDiv(sizes.columns, size.columns);
+  const int64_t tiles = sizes.lists * plan.row_tiles * plan.column_tiles;
+  // Each block and each tile may bring a part, and its sums for db.
+  const int64_t part = size.elements() + (sizes.sums_rows ? 0 : kBiasSums);
+  const int64_t of_block = part + (sizes.sums_rows ? CeilDiv(sizes.columns, kBiasSums) * kBiasSums : 0);
+  const int64_t length = tiles * sizes.steps;
+  plan.blocks =
+      std::min({int64_t{sizes.multiprocessors}, (sizes.partial_elements - tiles * part) / of_block, length});
+  if (plan.blocks < 1) return plan;
+  plan.tile = tile;
+
+  // Fitted to the times of 16 shapes on an H200.
+  constexpr double kFill = 35;      // bytes a cycle from L2 to shared memory
+  constexpr double kShared = 105;   // bytes a cycle that shared memory gives or takes
+  constexpr double kStart = 40;     // of a step
+  constexpr double kProduct = 1.25;  // of the tensor cores' peak
+  constexpr double kReduction = 2.5;  // of a part written and read again
+  const double row_boxes = double(sizes.boxes) / double(plan.row_tiles);
+  const double column_boxes = double(CeilDiv(sizes.columns, kBox)) / double(plan.column_tiles);
+  const double bytes = (row_boxes + column_boxes) * kBoxBytes;
+  const double products = size.row_boxes() * size.columns * (kStep / 32.0) * kProduct;
+  const double reads = size.row_boxes() * (kBoxBytes + size.columns * kStep * 2.0) / kShared;
+  const double step = std::max({bytes / kFill, products, reads + bytes / kShared}) + kStart;
+  const double steps = double(CeilDiv(length, plan.blocks));
+  const double tile_bytes = double(size.elements()) * 4;
+  const double chains = std::max(1.0, std::min(steps, double(sizes.steps)) * kStep / double(sizes.chain));
+  const double stores = std::max(1.0, steps / double(sizes.steps)) * (2 * chains - 1) * tile_bytes / kFill;
+  const double sums = kReduction * double(plan.blocks + tiles) * tile_bytes / (kFill * sizes.multiprocessors);
+  plan.cycles = steps * step + stores + sums;
+  return plan;
+}
+
+template <typename Taps>
+DweightPlan Plan(const Dweight& dweight, const Taps& taps, const gpu::Device& device, int forced) {
+  DweightSizes sizes = SizesOf(dweight, taps);
+  sizes.columns = dweight.columns;
+  sizes.partial_elements = dweight.partial_elements;
+  sizes.chain = ChainPositions(dweight.dw_type);
+  sizes.multiprocessors = device.multiprocessors;
+  if (forced >= 0) return PlanTile(sizes, forced);
+  DweightPlan best;
+  for (int tile = 0; tile < kDweightTileCount; ++tile) {
+    const DweightPlan plan = PlanTile(sizes, tile);
+    if (plan.tile >= 0 && (best.tile < 0 || plan.cycles < best.cycles)) best = plan;
+  }
+  return best;
+}
+
+bool IsInReach(const Dweight& dweight, const DenseTaps& taps) {
+  constexpr int kLeast = -128, kMost = 127, kMostStride = 8, kMostOffset = 255;  // of the copy engine
+  const int32_t kernel[2] = {dweight.slots / taps.kernel_width, taps.kernel_width};
+  for (int d = 0; d < 2; ++d) {
+    if (taps.in_size[d] == 0 || taps.out_size[d] == 0) return false;
+    const Corners corners = CornersOf(taps, d);
+    if (std::min(corners.lower, corners.upper) < kLeast || std::max(corners.lower, corners.upper) > kMost) return false;
+    if (taps.stride[d] > kMostStride || int64_t{kernel[d] - 1} * taps.dilation[d] > kMostOffset) return false;
+  }
+  return Positions(dweight, taps) <= INT32_MAX - 2 * kStep;
+}
+
+bool IsInReach(const Dweight&, const gpu::NeighborTable& table) {
+  return table.sources > 0 && table.outputs > 0 && table.neighbours > 0;
+}
+bool IsInReach(const Dweight& dweight, const ColumnTaps& taps) { return IsInReach(dweight, taps.table); }
+bool IsInReach(const Dweight& dweight, const SlotTaps& taps) { return IsInReach(dweight, taps.table); }
+
+// Whether the schedule's line has 31 bits however dw is tiled, and whichever slot has the taps.
+bool HasShortLine(const Dweight& dweight, const DweightSizes& sizes) {
+  const double row_boxes = double(sizes.lists) * double(sizes.boxes);
+  const double steps = row_boxes * double(sizes.steps + StepsOfRow(dweight));
+  return steps * double(CeilDiv(sizes.columns, kBox)) < INT32_MAX;
+}
+
+bool Fits(const Dweight& dweight) {
+  return dweight.slots > 0 && dweight.batch > 0 && dweight.channels > 0 && dweight.columns > 0 &&
+         dweight.x_type == dweight.g_type && dweight.channels % 8 == 0 && dweight.columns % 8 == 0 &&
+         IsAligned(dweight.x) && IsAligned(dweight.g) && IsAligned(dweight.partials) && IsAligned(dweight.dw) &&
+         IsAligned(dweight.db) && dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1;
+}
+
+// `least_batch` is below what fills a step of a table.
+template <typename Taps>
+bool Choose(const Dweight& dweight, const Taps& taps, const gpu::Device& device, bool forced, int64_t least_batch,
+            DweightPlan* plan) {
+  constexpr int kLeastWidth = 48;  // channels or columns; fewer leave too much of a box empty
+  const bool pays = dweight.channels >= kLeastWidth && dweight.columns >= kLeastWidth && dweight.batch >= least_batch;
+  if (!IsHopper(device) || !(forced || pays) || !Fits(dweight) || !IsInReach(dweight, taps)) return false;
+  *plan = Plan(dweight, taps, device, -1);
+  return plan->tile >= 0 && HasShortLine(dweight, plan->sizes);
+}
+
+constexpr int64_t kLeastTableBatch = 32;  // fewer batch entries leave too much of a table's step empty
+
+}  // namespace
+
+int32_t ChannelBoxes(const Dweight& dweight) { return static_cast<int32_t>(CeilDiv(dweight.channels, kBox)); }
+
+int64_t StepsOfRow(const Dweight& dweight) { return CeilDiv(dweight.batch, kStep); }
+
+int64_t Positions(const Dweight& dweight, const DenseTaps& taps) {
+  return dweight.batch * taps.out_size[0] * taps.out_size[1];
+}
+
+Corners CornersOf(const DenseTaps& taps, int dimension) {
+  const int lower = -taps.padding[dimension];
+  return {lower, (taps.out_size[dimension] - 1) * taps.stride[dimension] + lower - (taps.in_size[dimension] - 1)};
+}
+
+DweightPlan PlanDweight(const Dweight& dweight, const DenseTaps& taps, const gpu::Device& device, int tile) {
+  return Plan(dweight, taps, device, tile);
+}
+DweightPlan PlanDweight(const Dweight& dweight, const ColumnTaps& taps, const gpu::Device& device, int tile) {
+  return Plan(dweight, taps, device, tile);
+}
+DweightPlan PlanDweight(const Dweight& dweight, const SlotTaps& taps, const gpu::Device& device, int tile) {
+  return Plan(dweight, taps, device, tile);
+}
+
+bool ChooseDweight(const Dweight& dweight, const DenseTaps& taps, const gpu::Device& device, bool forced,
+                   DweightPlan* plan) {
+  return Choose(dweight, taps, device, forced, 1, plan);
+}
+bool ChooseDweight(const Dweight& dweight, const ColumnTaps& taps, const gpu::Device& device, bool forced,
+                   DweightPlan* plan) {
+  return Choose(dweight, taps, device, forced, kLeastTableBatch, plan);
+}
+bool ChooseDweight(const Dweight& dweight, const SlotTaps& taps, const gpu::Device& device, bool forced,
+                   DweightPlan* plan) {
+  return Choose(dweight, taps, device, forced, kLeastTableBatch, plan);
+}
+
+}  // namespace knnconv::hopper

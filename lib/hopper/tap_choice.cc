@@ -1,0 +1,123 @@
+#include "hopper/tap_choice.h"
+
+#include <algorithm>
+
+#include "gpu/arithmetic.h"
+#include "hopper/device.h"
+
+namespace knnconv::hopper {
+namespace {
+
+using gpu::CeilDiv, gpu::IsAligned;
+
+// What tiles cost, in microseconds of an H200: a step of the main loop, and a tile besides. Of two tiles, where two
+// share a multiprocessor.
+struct TileCost {
+  double step, tile;
+};
+
+// Fitted to the times of tests/gpu/hopper/check.cu, by which the form of least estimated time takes 1.2 % longer than
+// the fastest on average. Only their ratios matter. Pixels cost less than tables: neighbours' boxes overlap.
+struct FormCost {
+  TileForm form;
+  TileCost table, pixels;
+};
+constexpr FormCost kBoxForms[] = {
+    {{Source::kBoxes, 128, 64}, {0.52, 3.2}, {0.40, 2.5}},  {{Source::kBoxes, 256, 64}, {0.42, 5.1}, {0.35, 3.0}},
+    {{Source::kBoxes, 128, 128}, {0.82, 3.1}, {0.67, 4.2}}, {{Source::kBoxes, 256, 128}, {0.64, 5.6}, {0.58, 4.4}},
+    {{Source::kBoxes, 128, 192}, {0.64, 0.8}, {0.49, 3.5}}, {{Source::kBoxes, 128, 256}, {0.71, 3.3}, {0.56, 5.1}},
+};
+
+double Microseconds(const gpu::TapGemm& gemm, const FormCost& cost, const TapForm& form, int64_t multiprocessors) {
+  const int64_t class_count = std::max<int64_t>(form.classes.count, 1);
+  const int64_t tiles = class_count * RowTiles(gemm, form) * CeilDiv(gemm.columns, cost.form.columns);
+  const bool pairs = cost.form.rows == 128 && cost.form.columns <= 128;  // two on a multiprocessor
+  const int64_t at_once = pairs ? 2 * multiprocessors : multiprocessors, left = tiles % at_once;
+  constexpr double kAlone = 0.7;  // of a pair's time
+  const double last_round = left == 0 ? 0.0 : pairs && left <= multiprocessors ? kAlone : 1.0;
+  // Lists hold as many taps as there are slots, or so.
+  const bool fixed = gemm.kind == gpu::Taps::kRows || gemm.kind == gpu::Taps::kColumns;
+  const double taps = (fixed ? gemm.table.columns : gemm.slots) / static_cast<double>(class_count);
+  const TileCost& of = gemm.kind == gpu::Taps::kWindow ? cost.pixels : cost.table;
+  const double of_tile = taps * static_cast<double>(CeilDiv(gemm.depth, kStepDepth)) * of.step + of.tile;
+  return (static_cast<double>(tiles / at_once) + last_round) * of_tile;
+}
+
+// What the copy engine and the kernels can address.
+bool Takes(const gpu::TapGemm& gemm, const gpu::Device& device) {
+  if (!IsHopper(device) || gemm.source_type != gemm.compute_type || gemm.groups.count() != 1) return false;
+  if (gemm.out_type != gemm.compute_type && gemm.out_type != gpu::Element::kF32) return false;
+  if (gemm.depth % 8 != 0 || gemm.columns % 8 != 0) return false;  // lines of multiples of 16 bytes
+  if (!IsAligned(gemm.source) || !IsAligned(gemm.weight) || !IsAligned(gemm.out) || !IsAligned(gemm.bias)) return false;
+  // Tensor maps have no empty dimensions.
+  return gemm.batch > 0 && gemm.nodes > 0 && gemm.columns > 0 && gemm.source_rows > 0 && gemm.depth > 0 &&
+         gemm.slots > 0;
+}
+
+bool Pays(const gpu::TapGemm& gemm) {
+  constexpr int kLeastDepth = 48, kLeastColumns = 32;
+  // Row by row, a node takes a product for each of its taps of a slot; the portable kernels add the rows of such a cell
+  // first. On 100,000 points with K = 27 that is 0.47 ms against 0.65 with 64 columns, 1.29 against 1.0 with 128.
+  constexpr int kMostColumnsOfCells = 64;
+  if (gpu::HasCells(gemm) && gemm.columns <= kMostColumnsOfCells) return false;
+  return gemm.depth >= kLeastDepth && gemm.columns >= kLeastColumns;
+}
+
+TileForm ChooseTile(const gpu::TapGemm& gemm, const PixelClasses& classes, int multiprocessors) {
+  // Boxes of a small batch are mostly empty. But rows of lists take as many products as the node has taps of a slot
+  // that has the most.
+  const bool lists = gemm.kind == gpu::Taps::kRows || gemm.kind == gpu::Taps::kSources;
+  const int64_t least_batch_of_boxes = lists ? 10 : 64;
+  if (gemm.kind != gpu::Taps::kWindow && gemm.batch < least_batch_of_boxes) {
+    return {Source::kRows, kBoxRows, gemm.columns <= 64 ? 64 : gemm.columns <= 128 ? 128 : 256};
+  }
+  if (CanStay(gemm)) return {Source::kBoxes, kBoxRows, 64, true};
+  const FormCost* best = nullptr;
+  double least = 0.0;
+  for (const FormCost& cost : kBoxForms) {
+    const double time = Microseconds(gemm, cost, {cost.form, classes}, multiprocessors);
+    if (best != nullptr && time >= least) continue;
+    best = &cost;
+    least = time;
+  }
+  return best->form;
+}
+
+}  // namespace
+
+bool CanStay(const gpu::TapGemm& gemm) {
+  return gemm.depth <= kStepDepth && gemm.columns <= 64 && gemm.slots <= kResidentSlots;
+}
+
+// Whole tiles of boxes where nodes differ in their slots, since a tile has one slot at a time.
+int32_t Parts(const gpu::TapGemm& gemm, const TileForm& tile) {
+  const int64_t boxes = tile.rows / kBoxRows, parts = CeilDiv(gemm.batch, kBoxRows);
+  return static_cast<int32_t>(gemm.kind == gpu::Taps::kColumns ? parts : CeilDiv(parts, boxes) * boxes);
+}
+
+int64_t RowTiles(const gpu::TapGemm& gemm, const TapForm& form) {
+  const TileForm& tile = form.tile;
+  if (tile.source == Source::kRows) return CeilDiv(gemm.batch * gemm.nodes, tile.rows);
+  if (gemm.kind == gpu::Taps::kWindow) {
+    int64_t most = 0;
+    for (int i = 0; i < form.classes.count; ++i) {
+      const PixelClass& pixels = form.classes.of[i];
+      most = std::max(most, CeilDiv(gemm.batch * pixels.size[0] * pixels.size[1], tile.rows));
+    }
+    return most;
+  }
+  return CeilDiv(gemm.nodes * Parts(gemm, tile), tile.rows / kBoxRows);
+}
+
+bool ChooseForm(const gpu::TapGemm& gemm, const gpu::Device& device, bool forced, TapForm* form) {
+  if (!Takes(gemm, device) || !(forced || Pays(gemm))) return false;
+  *form = {};
+  if (gemm.kind == gpu::Taps::kWindow) {
+    form->classes = PixelClassesOf(gemm.window);
+    if (form->classes.count == 0) return false;
+  }
+  form->tile = ChooseTile(gemm, form->classes, device.multiprocessors);
+  return true;
+}
+
+}  // namespace knnconv::hopper

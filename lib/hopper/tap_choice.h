@@ -1,0 +1,48 @@
+// When Hopper's kernels of forward and dinput (compute capability 9.0) run, and the tiles that a TapGemm is cut into.
+#pragma once
+
+#include "gpu/device.h"
+#include "gpu/tap_gemm.h"
+#include "hopper/pixel_classes.h"
+
+namespace knnconv::hopper {
+
+inline constexpr int kBoxRows = 128;      // of the source, in one copy
+inline constexpr int kStepDepth = 64;     // of a step of the main loop: one line of 128 bytes of each row
+inline constexpr int kResidentSlots = 9;  // at most, of 64 x 64
+
+// How the rows of a tile's A reach shared memory.
+enum class Source {
+  kBoxes,  // by the copy engine, kBoxRows at a time: the batch of one node, or pixels that follow each other
+  kRows,   // one by one, each row a (node, batch entry) of its own, with a list of taps of its own
+};
+
+// A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns. kRows: 128
+// rows and 64, 128 or 256 columns; for tables alone. resident: all weights stay in shared memory; kBoxes, 128 rows and
+// 64 columns, where CanStay.
+struct TileForm {
+  Source source;
+  int rows, columns;
+  bool resident = false;
+};
+
+// The tiles of a TapGemm, and its classes of pixels.
+struct TapForm {
+  TileForm tile;
+  PixelClasses classes;
+};
+
+// Whether all weights fit into shared memory.
+bool CanStay(const gpu::TapGemm& gemm);
+
+// Copies of kBoxRows that cover a node's batch.
+int32_t Parts(const gpu::TapGemm& gemm, const TileForm& tile);
+
+// The tiles of each class.
+int64_t RowTiles(const gpu::TapGemm& gemm, const TapForm& form);
+
+// Whether Hopper's kernels are to compute `gemm`: where they can if `forced`, else where they are expected to be the
+// faster ones, too; and in which form.
+bool ChooseForm(const gpu::TapGemm& gemm, const gpu::Device& device, bool forced, TapForm* form);
+
+}  // namespace knnconv::hopper

@@ -1,0 +1,328 @@
+// Asks the rules of tap_choice.h and dweight_choice.h, all families included, which kernels calls get. What is expected is
+// what docs/handlers.md says, or the arithmetic of its rules.
+#include <array>
+
+#include "check.h"
+#include "gpu/dweight_choice.h"
+#include "gpu/halo.h"
+#include "gpu/halo_dweight.h"
+#include "gpu/tap_choice.h"
+
+using namespace knnconv;
+using namespace knnconv::gpu;
+using namespace knnconv::gpu::check;
+
+namespace {
+
+constexpr Device kH200{132, 90, 227 << 10}, kA100{108, 80, 163 << 10}, kT4{40, 75, 64 << 10}, kL4{58, 89, 99 << 10};
+
+enum Kernel { kNone, kTiles, kHaloPatches, kStems, kHopperTiles };
+
+template <typename Tiles, typename Halo, typename Stem, typename Hopper>
+Kernel KernelOf(const std::variant<Tiles, Halo, Stem, Hopper>& decision) {
+  return static_cast<Kernel>(decision.index() + 1);
+}
+
+void Require(const std::string& name, bool right) {
+  if (right) return;
+  ++failures;
+  std::printf("%s: wrong\n", name.c_str());
+}
+
+// An address that is a multiple of `bytes`, and of nothing more.
+void* At(int bytes) { return reinterpret_cast<void*>(uintptr_t{4096} + bytes); }
+
+// Forward of a square image, or dinput of the same call, "same" padding.
+TapGemm Image(bool transposed, int batch, int size, int channels, int outputs, int kernel = 3, int stride = 1) {
+  TapGemm gemm{};
+  const int out = (size + stride - 1) / stride;
+  gemm.kind = Taps::kWindow;
+  gemm.transposed = gemm.window.transposed = transposed;
+  gemm.source_type = gemm.compute_type = gemm.out_type = Element::kBF16;
+  gemm.batch = batch;
+  gemm.nodes = int64_t{transposed ? size : out} * (transposed ? size : out);
+  gemm.source_rows = int64_t{transposed ? out : size} * (transposed ? out : size);
+  gemm.depth = transposed ? outputs : channels;
+  gemm.columns = transposed ? channels : outputs;
+  gemm.slots = kernel * kernel;
+  for (int d = 0; d < 2; ++d) {
+    gemm.window.kernel[d] = kernel;
+    gemm.window.stride[d] = stride;
+    gemm.window.padding[d] = (kernel - 1) / 2;
+    gemm.window.dilation[d] = 1;
+    gemm.window.source_size[d] = transposed ? out : size;
+    gemm.window.out_size[d] = transposed ? size : out;
+  }
+  return gemm;
+}
+
+// Forward over a table without slots.
+TapGemm Columns(int batch, int sources, int rows, int neighbours, int channels, int outputs) {
+  TapGemm gemm{};
+  gemm.kind = Taps::kColumns;
+  gemm.source_type = gemm.compute_type = gemm.out_type = Element::kBF16;
+  gemm.batch = batch;
+  gemm.nodes = rows;
+  gemm.source_rows = sources;
+  gemm.depth = channels;
+  gemm.columns = outputs;
+  gemm.slots = gemm.table.columns = neighbours;
+  return gemm;
+}
+
+// dinput over a table.
+TapGemm Sources(int batch, int sources, int rows, int slots, int channels, int outputs) {
+  TapGemm gemm = Columns(batch, rows, sources, 0, outputs, channels);
+  gemm.kind = Taps::kSources;
+  gemm.transposed = true;
+  gemm.slots = slots;
+  return gemm;
+}
+
+Kernel Ask(const TapGemm& gemm, const Device& device, const TileChoice& wanted = {}) {
+  TapDecision decision;
+  return ChooseTapGemm(gemm, device, wanted, &decision).ok() ? KernelOf(decision) : kNone;
+}
+
+// The portable kernels' tile, whatever else would be faster.
+TapLaunch Tile(const TapGemm& gemm, const Device& device, TileChoice wanted = {}) {
+  TapDecision decision;
+  wanted.kernel = KernelFamily::kPortable;
+  RequireOk("tile", ChooseTapGemm(gemm, device, wanted, &decision));
+  return decision.index() == 0 ? std::get<TapLaunch>(decision) : TapLaunch{};
+}
+
+TileChoice Wanted(KernelFamily kernel) {
+  TileChoice wanted;
+  wanted.kernel = kernel;
+  return wanted;
+}
+
+void CheckFamilies() {
+  for (bool dinput : {false, true}) {
+    const std::string name = dinput ? "dinput" : "forward";
+    Require(name + " 32 -> 32", Ask(Image(dinput, 256, 32, 32, 32), kH200) == kHaloPatches);
+    Require(name + " 64 -> 64", Ask(Image(dinput, 256, 16, 64, 64), kH200) == kHopperTiles);
+    Require(name + " 64 -> 64 on 8.0", Ask(Image(dinput, 256, 16, 64, 64), kA100) == kTiles);
+    Require(name + " of one tap", Ask(Image(dinput, 256, 32, 32, 32, 1), kH200) == kTiles);
+    Require(name + " of 8x8 pixels", Ask(Image(dinput, 256, 8, 32, 32), kH200) == kTiles);
+    Require(name + " of 60 channels", Ask(Image(dinput, 256, 16, 60, 60), kH200) == kTiles);  // no lines of 16 bytes
+    Require(name + ", wmma", Ask(Image(dinput, 256, 16, 64, 64), kH200, Wanted(KernelFamily::kAnyPortable)) == kTiles);
+    Require(name + ", Hopper on 8.0", Ask(Image(dinput, 8, 16, 64, 64), kA100, Wanted(KernelFamily::kHopper)) == kNone);
+    Require(name + ", bfloat16 on 7.5", Ask(Image(dinput, 8, 16, 64, 64), kT4) == kNone);
+  }
+  Require("3 -> 32", Ask(Image(false, 256, 32, 3, 32), kH200) == kHaloPatches);
+  Require("3 -> 32 on 8.0", Ask(Image(false, 256, 32, 3, 32), kA100) == kHaloPatches);
+  Require("dinput of stride 4", Ask(Image(true, 256, 32, 64, 64, 5, 4), kH200) == kTiles);  // 16 residue classes
+  Require("dinput of stride 3", Ask(Image(true, 256, 33, 64, 64, 5, 3), kH200) == kHopperTiles);
+  Require("stride 9", Ask(Image(false, 256, 63, 64, 64, 9, 9), kH200) == kTiles);
+  Require("stem", Ask(Columns(128, 4085, 964, 121, 3, 96), kH200) == kStems);
+  Require("stem of a sample", Ask(Columns(1, 4085, 964, 121, 3, 96), kH200) == kTiles);
+  Require("stem of 8 neighbours", Ask(Columns(128, 4085, 964, 8, 3, 96), kH200) == kTiles);
+  Require("table", Ask(Columns(256, 1024, 1024, 9, 64, 64), kH200) == kHopperTiles);
+  Require("table, halo", Ask(Columns(256, 1024, 1024, 9, 64, 64), kH200, Wanted(KernelFamily::kHalo)) == kNone);
+  Require("cells of 64 channels", Ask(Sources(1, 100000, 100000, 27, 64, 64), kH200) == kTiles);
+  Require("cells of 128 channels", Ask(Sources(1, 100000, 100000, 27, 128, 128), kH200) == kHopperTiles);
+  TapGemm nothing = Columns(256, 1024, 1024, 9, 64, 64);
+  nothing.depth = 0;
+  Require("no channels", Ask(nothing, kH200, Wanted(KernelFamily::kHopper)) == kTiles);
+}
+
+void CheckTiles() {
+  for (auto [columns, width] : {std::array<int, 2>{8, 32}, {24, 32}, {32, 32}, {40, 64}, {64, 64}, {96, 128}, {160, 64},
+                                {256, 128}, {384, 128}}) {
+    const TapLaunch launch = Tile(Image(false, 256, 32, 64, columns), kH200);
+    Require(std::to_string(columns) + " columns", launch.columns == width && launch.rows == 128);
+  }
+  Require("16 rows", Tile(Columns(2, 8, 8, 9, 64, 64), kH200).rows == 16);
+  Require("few rows", Tile(Columns(2, 100, 100, 9, 64, 64), kH200).rows == 64);  // two tiles of 128
+  Require("copies", Tile(Image(false, 256, 16, 64, 64), kH200).staging == Staging::kAsync);
+  Require("3 channels", Tile(Image(false, 256, 16, 3, 64), kH200).staging == Staging::kAny);
+  Require("cells", Tile(Sources(1, 1000, 1000, 27, 64, 64), kH200).staging == Staging::kCells);
+  Require("no cells", Tile(Sources(9, 1000, 1000, 27, 64, 64), kH200).staging == Staging::kAsync);
+  TapGemm half = Sources(1, 1000, 1000, 27, 64, 64);
+  half.source_type = half.compute_type = Element::kF16;
+  Require("no cells of float16", Tile(half, kH200).staging == Staging::kAsync);
+  TapGemm wide = Image(false, 256, 16, 64, 64);
+  wide.source_type = Element::kF32;
+  Require("float32 source", Tile(wide, kH200).staging == Staging::kAny && Tile(wide, kH200).rows == 64);
+  // 64 KB hold two stages of (64 + 128) * 72 elements, not of (128 + 128).
+  TapGemm large = Image(true, 256, 32, 128, 128);
+  large.source_type = large.compute_type = Element::kF16;
+  Require("64 KB", Tile(large, kT4).rows == 64);
+  TileChoice wanted = Wanted(KernelFamily::kPortable);
+  wanted.rows = wanted.columns = 128;
+  Require("128 x 128 in 64 KB", Ask(large, kT4, wanted) == kNone && Ask(large, kL4, wanted) == kTiles);
+}
+
+// Operands that start 2 bytes behind a multiple of 16: each family declines, or stages by elements what is off.
+void CheckOffsets() {
+  TapGemm gemm = Image(false, 256, 16, 64, 64);
+  for (const void** operand : {&gemm.source, &gemm.weight, const_cast<const void**>(&gemm.out)}) {
+    *operand = At(2);
+    Require("Hopper, offset", Ask(gemm, kH200) == kTiles && Ask(gemm, kH200, Wanted(KernelFamily::kHopper)) == kNone);
+    const TapLaunch launch = Tile(gemm, kH200);
+    Require("tile, offset", launch.vector_a == (operand != &gemm.source) && launch.vector_b == (operand != &gemm.weight));
+    Require("tile, staging", (launch.staging == Staging::kAsync) == (launch.vector_a && launch.vector_b));
+    *operand = nullptr;
+  }
+  gemm.bias = static_cast<const float*>(At(4));
+  Require("Hopper, bias", Ask(gemm, kH200) == kTiles);
+  TapGemm few = Image(false, 256, 32, 32, 32);
+  for (const void** operand : {&few.source, &few.weight, const_cast<const void**>(&few.out)}) {
+    *operand = At(2);
+    HaloPlan plan;
+    if (ChooseHalo(few, kH200, /*forced=*/true, &plan)) {
+      Require("halo, source", plan.aligned_source == (operand != &few.source) && (plan.raw_bytes > 0) != plan.aligned_source);
+      Require("halo, weight", plan.vector_weight == (operand != &few.weight));
+      Require("halo, out", plan.vector_out == (static_cast<const void*>(few.out) == nullptr));
+    } else {
+      Require("halo, offset", false);
+    }
+    *operand = nullptr;
+  }
+  TapGemm stem = Columns(128, 4085, 964, 121, 3, 96);
+  stem.out = At(2);
+  Require("stem, out", Ask(stem, kH200) == kTiles);
+  stem.out = nullptr;
+  stem.weight = At(2);
+  StemPlan plan;
+  Require("stem, weight", ChooseStem(stem, kH200, false, &plan) && !plan.vector_weight);
+}
+
+// ---- dweight --------------------------------------------------------------------------------------------------------
+
+Dweight Gradient(int batch, int slots, int channels, int columns) {
+  Dweight dweight{};
+  dweight.x_type = dweight.g_type = dweight.dw_type = Element::kBF16;
+  dweight.partial_elements = int64_t{1} << 23;
+  dweight.batch = batch;
+  dweight.slots = slots;
+  dweight.channels = channels;
+  dweight.columns = columns;
+  return dweight;
+}
+
+DenseTaps Pixels(int size, int kernel = 3, int stride = 1) {
+  DenseTaps taps{};
+  taps.kernel_width = kernel;
+  for (int d = 0; d < 2; ++d) {
+    taps.in_size[d] = size;
+    taps.out_size[d] = (size + stride - 1) / stride;
+    taps.stride[d] = stride;
+    taps.padding[d] = (kernel - 1) / 2;
+    taps.dilation[d] = 1;
+  }
+  return taps;
+}
+
+ColumnTaps Neighbours(int sources, int rows, int neighbours) {
+  return {{nullptr, nullptr, sources, rows, neighbours, neighbours, false}, {}};
+}
+
+SlotTaps Slots(int sources, int rows, int neighbours, int slots) {
+  SlotTaps taps{};
+  taps.table = {nullptr, nullptr, sources, rows, neighbours, slots, false};
+  return taps;
+}
+
+DweightChoice WantedSum(KernelFamily kernel, int slices = -1) {
+  DweightChoice wanted;
+  wanted.kernel = kernel;
+  wanted.slices = slices;
+  return wanted;
+}
+
+template <typename Taps>
+Kernel Ask(const Dweight& dweight, const Taps& taps, const Device& device, const DweightChoice& wanted = {}) {
+  DweightDecision decision;
+  return ChooseDweight(dweight, taps, device, wanted, &decision).ok() ? KernelOf(decision) : kNone;
+}
+
+template <typename Taps>
+DweightLaunch Tile(const Dweight& dweight, const Taps& taps, const Device& device, int slices = -1) {
+  DweightDecision decision;
+  const DweightChoice wanted = WantedSum(KernelFamily::kPortable, slices);
+  RequireOk("dweight tile", ChooseDweight(dweight, taps, device, wanted, &decision));
+  return decision.index() == 0 ? std::get<DweightLaunch>(decision) : DweightLaunch{};
+}
+
+void CheckDweightFamilies() {
+  Require("dweight 3 -> 32", Ask(Gradient(256, 9, 3, 32), Pixels(32), kH200) == kHaloPatches);
+  Require("dweight 32 -> 64", Ask(Gradient(256, 9, 32, 64), Pixels(16), kH200) == kHaloPatches);
+  Require("dweight 8x8 pixels", Ask(Gradient(256, 9, 32, 32), Pixels(8), kH200) == kTiles);
+  Require("dweight 64 -> 64", Ask(Gradient(256, 9, 64, 64), Pixels(16), kH200) == kHopperTiles);
+  Require("dweight 64 -> 64 on 8.0", Ask(Gradient(256, 9, 64, 64), Pixels(16), kA100) == kTiles);
+  Require("dweight 40 -> 128", Ask(Gradient(256, 9, 40, 128), Pixels(16), kH200) == kTiles);
+  Require("dweight stride 9", Ask(Gradient(256, 81, 64, 64), Pixels(63, 9, 9), kH200) == kTiles);
+  Require("dweight table", Ask(Gradient(256, 9, 64, 64), Neighbours(1024, 1024, 9), kH200) == kHopperTiles);
+  Require("dweight table, batch 31", Ask(Gradient(31, 9, 64, 64), Neighbours(1024, 1024, 9), kH200) == kTiles);
+  Require("dweight slots", Ask(Gradient(256, 9, 64, 64), Slots(1024, 1024, 9, 9), kH200) == kHopperTiles);
+  Require("dweight stem", Ask(Gradient(128, 121, 3, 96), Neighbours(4085, 964, 121), kH200) == kStems);
+  Require("dweight stem with slots", Ask(Gradient(128, 121, 3, 96), Slots(4085, 964, 121, 121), kH200) == kTiles);
+  Require("dweight, bfloat16 on 7.5", Ask(Gradient(256, 9, 64, 64), Pixels(16), kT4) == kNone);
+  const Kernel refused = Ask(Gradient(256, 9, 64, 64), Pixels(16), kH200, WantedSum(KernelFamily::kHopper));
+  Require("dweight, Hopper", refused == kHopperTiles);
+  Require("dweight, no Hopper",
+          Ask(Gradient(256, 9, 60, 64), Pixels(16), kH200, WantedSum(KernelFamily::kHopper)) == kNone);
+}
+
+void CheckDweightTiles() {
+  // K_TOTAL = 27 rows of dw: one tile of 32 rows.
+  const DweightLaunch first = Tile(Gradient(256, 9, 3, 64), Pixels(32), kH200);
+  Require("27 rows", first.tile.rows == 32 && first.staging == DweightStaging::kCotangent && first.grid.row_tiles == 1);
+  for (auto [columns, width] : {std::array<int, 2>{8, 32}, {24, 32}, {32, 32}, {64, 64}, {128, 128}, {256, 128}}) {
+    const DweightLaunch launch = Tile(Gradient(256, 9, 64, columns), Pixels(16), kH200);
+    Require(std::to_string(columns) + " columns of dw", launch.tile.columns == width);
+  }
+  Require("dw, copies", Tile(Gradient(256, 9, 64, 64), Pixels(16), kH200).staging == DweightStaging::kBoth);
+  Require("dw, elements", Tile(Gradient(256, 9, 64, 63), Pixels(16), kH200).staging == DweightStaging::kScalar);
+  // Many tiles of little depth fill the device; few tiles of much depth are split to fill it.
+  Require("unsplit", Tile(Gradient(1, 9, 512, 512), Pixels(8), kH200).grid.slices == 1);
+  const DweightLaunch split = Tile(Gradient(256, 9, 64, 64), Pixels(32), kH200);
+  Require("split", split.blocks > kH200.multiprocessors && split.grid.slices > 1);
+  Require("wanted slices", Tile(Gradient(256, 9, 64, 64), Pixels(32), kH200, 5).grid.slices == 5);
+  Require("wanted unsplit", Tile(Gradient(256, 9, 64, 64), Pixels(32), kH200, 1).grid.slices == 1);
+  const DweightChoice many = WantedSum(KernelFamily::kPortable, 100000);
+  Require("room for slices", Ask(Gradient(256, 9, 64, 64), Pixels(32), kH200, many) == kNone);
+  // Three stages of 64 positions and 2 * 136 elements are 102 KB, more than 8.9 has.
+  DweightChoice large = WantedSum(KernelFamily::kPortable);
+  large.rows = large.columns = 128;
+  const Dweight wide = Gradient(256, 9, 128, 128);
+  Require("128 x 128 of dw", Ask(wide, Pixels(16), kL4, large) == kNone && Ask(wide, Pixels(16), kA100, large) == kTiles);
+  Require("dw in 99 KB", Tile(wide, Pixels(16), kL4).tile.columns == 64);
+  DweightChoice middle = WantedSum(KernelFamily::kPortable);
+  middle.rows = 64;
+  Require("64 rows by elements", Ask(Gradient(256, 9, 3, 64), Pixels(16), kH200, middle) == kNone);
+}
+
+void CheckDweightOffsets() {
+  Dweight dweight = Gradient(256, 9, 64, 64);
+  dweight.x = At(2);
+  Require("dweight Hopper, x", Ask(dweight, Pixels(16), kH200) == kTiles);
+  Require("dweight tile, x", Tile(dweight, Pixels(16), kH200).staging == DweightStaging::kCotangent);
+  dweight.g = At(2);
+  Require("dweight tile, g", Tile(dweight, Pixels(16), kH200).staging == DweightStaging::kScalar);
+  dweight.x = nullptr;
+  Require("dweight Hopper, g", Ask(dweight, Pixels(16), kH200) == kTiles);
+  Dweight few = Gradient(256, 9, 32, 32);
+  few.x = few.g = At(2);
+  HaloDweightPlan plan;
+  Require("dweight halo", ChooseHalo(few, Pixels(32), kH200, /*forced=*/true, &plan) && !plan.aligned_source &&
+                              plan.raw_bytes > 0 && !plan.vector_cotangent);
+  Dweight stem = Gradient(128, 121, 3, 96);
+  stem.g = At(2);
+  Require("dweight stem, g", Ask(stem, Neighbours(4085, 964, 121), kH200) == kTiles);
+}
+
+}  // namespace
+
+int main() {
+  CheckFamilies();
+  CheckTiles();
+  CheckOffsets();
+  CheckDweightFamilies();
+  CheckDweightTiles();
+  CheckDweightOffsets();
+  return Result();
+}

@@ -1,0 +1,199 @@
+"""`default_config`: what docs/handlers.md says of which kernel runs, asked of the CUDA module without a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toolchains
+
+import jax_knnconv as jkc
+from jax_knnconv import _ffi
+
+A100 = {"multiprocessors": 108, "compute_capability": (8, 0)}
+T4 = {"multiprocessors": 40, "compute_capability": (7, 5)}
+PORTABLE = {"config": jkc.KernelConfig(kernel="portable")}
+
+
+@pytest.fixture
+def cuda():
+    """The module's name for the kernels that its architectures leave out."""
+    built = importlib.util.find_spec("jax_knnconv._cuda") is not None
+    toolchains.need("cuda", built, "the CUDA module (JAX_KNNCONV_CUDA=on)")
+    return _ffi.load_backend("cuda")
+
+
+def struct(*shape, dtype="bfloat16"):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def table(sources, rows, neighbours, slots=None):
+    indices = np.zeros((rows, neighbours), np.int32)
+    return jkc.NeighborTable(indices, None if slots is None else indices, num_inputs=sources, num_slots=slots)
+
+
+def image(batch, size, channels, outputs, kernel=3):
+    """Operands of the three dense passes."""
+    x, g = struct(batch, size, size, channels), struct(batch, size, size, outputs)
+    weight = struct(kernel, kernel, channels, outputs)
+    return {
+        jkc.conv2d: (x, weight),
+        jkc.conv2d_dinput: (g, weight, x.shape),
+        jkc.conv2d_dweight: (x, g, (kernel, kernel)),
+    }
+
+
+def rows(batch, taps, channels, outputs):
+    """Operands of the three passes over a table."""
+    x, g = struct(batch, taps.num_inputs, channels), struct(batch, taps.num_outputs, outputs)
+    weight = struct(taps.num_slots, channels, outputs)
+    return {jkc.knn_conv: (x, weight, taps), jkc.knn_dinput: (g, weight, taps), jkc.knn_dweight: (x, g, taps)}
+
+
+def kernels(calls, **device):
+    return [jkc.default_config(operation, *operands, **device).kernel for operation, operands in calls.items()]
+
+
+def test_few_channels_run_on_halo_kernels(cuda):
+    assert kernels(image(256, 32, 32, 32)) == ["halo"] * 3
+    assert kernels(image(256, 32, 3, 32)) == ["halo"] * 3
+    assert kernels(image(256, 32, 32, 32), **A100) == ["halo"] * 3
+    assert kernels(image(256, 32, 32, 32, kernel=1)) == ["portable"] * 3
+    assert kernels(image(256, 8, 32, 32)) == ["portable"] * 3  # a tile has less than 128 pixels
+
+
+def test_hopper_runs_where_channels_are_many_and_its_architecture_is_there(cuda):
+    best = "hopper" if "hopper" in cuda.implementations else "portable"
+    assert kernels(image(256, 16, 64, 64)) == [best] * 3
+    assert kernels(image(256, 16, 64, 64), **A100) == ["portable"] * 3
+    assert kernels(image(256, 16, 60, 60)) == ["portable"] * 3  # no multiple of 8
+    assert kernels(rows(128, table(60, 60, 9), 64, 64)) == [best] * 3
+    assert kernels(rows(128, table(60, 60, 9, 5), 64, 64)) == [best] * 3
+
+
+def test_cells_of_few_channels_stay_portable(cuda):
+    _, dinput, _ = rows(1, table(5000, 5000, 27), 64, 64).items()
+    found = jkc.default_config(dinput[0], *dinput[1])
+    assert (found.kernel, found.bm, found.bn, found.async_copy) == ("portable", 64, 64, True)
+
+
+def test_stems_of_tables(cuda):
+    calls = rows(128, table(400, 300, 9), 3, 96)
+    forward, dweight = calls[jkc.knn_conv], calls[jkc.knn_dweight]
+    assert jkc.default_config(jkc.knn_conv, *forward).kernel == "halo"
+    assert jkc.default_config(jkc.knn_dweight, *dweight).kernel == "halo"
+    # db then counts some rows only, which the stem's kernel does not.
+    assert jkc.default_config(jkc.knn_dweight, *dweight, empty_rows="zero").kernel == "portable"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "columns"), [(8, 32), (24, 32), (32, 32), (40, 64), (64, 64), (96, 128), (256, 128)]
+)
+def test_widths_of_tiles(outputs, columns, cuda):
+    calls = image(256, 16, 64, outputs)
+    for operation in (jkc.conv2d, jkc.conv2d_dweight):
+        assert jkc.default_config(operation, *calls[operation], **PORTABLE).bn == columns
+
+
+def test_27_rows_of_a_weight_gradient_take_a_tile_of_32(cuda):
+    operands = image(256, 32, 3, 64)[jkc.conv2d_dweight]
+    found = jkc.default_config(jkc.conv2d_dweight, *operands, **PORTABLE)
+    assert (found.bm, found.bn, found.vec) == (32, 64, True)  # g is read 16 bytes at a time
+
+
+def test_staging(cuda):
+    def staging(channels, outputs, dtype="bfloat16"):
+        x, weight = struct(16, 16, 16, channels, dtype=dtype), struct(3, 3, channels, outputs)
+        found = jkc.default_config(jkc.conv2d, x, weight, compute_dtype="bfloat16", **PORTABLE)
+        return found.vec, found.async_copy, found.bm
+
+    assert staging(64, 64) == (True, True, 64)  # 32 tiles of 128 rows would leave multiprocessors idle
+    assert staging(3, 5) == (False, False, 64)
+    assert staging(3, 64) == (True, False, 64)  # the weights
+
+
+def test_a_weight_gradient_is_split_until_the_device_is_full(cuda):
+    few = image(256, 32, 64, 64)[jkc.conv2d_dweight]
+    found = jkc.default_config(jkc.conv2d_dweight, *few, **PORTABLE)
+    tiles = -(-9 * 64 // found.bm) * -(-64 // found.bn)
+    assert found.ksplit > 1
+    assert found.ksplit * tiles >= 132
+    many = image(1, 8, 512, 512)[jkc.conv2d_dweight]
+    assert jkc.default_config(jkc.conv2d_dweight, *many, **PORTABLE).ksplit == 1
+    given = jkc.KernelConfig(kernel="portable", ksplit=5)
+    assert jkc.default_config(jkc.conv2d_dweight, *few, config=given).ksplit == 5
+
+
+@pytest.mark.parametrize("device", [{}, A100], ids=["H200", "A100"])
+def test_what_is_chosen_may_be_forced(device, cuda):
+    cases = [image(256, 32, 3, 32), image(64, 16, 64, 64), image(3, 9, 13, 72)]
+    cases += [rows(batch, table(60, 50, 9, slots), 24, 40) for batch in (1, 20, 128) for slots in (None, 5)]
+    cases += [rows(1, table(900, 900, 27), 64, 64), rows(128, table(400, 300, 9), 3, 96)]
+    for calls in cases:
+        for operation, operands in calls.items():
+            for given in ({}, PORTABLE):
+                found = jkc.default_config(operation, *operands, **given, **device)
+                assert jkc.default_config(operation, *operands, config=found, **device) == found
+
+
+def test_functions_and_arrays(cuda):
+    x, weight = jnp.zeros((2, 8, 16, 16, 64), "float16"), np.zeros((3, 3, 64, 64), np.float16)
+    found = jkc.default_config(jax.vmap(lambda x: jkc.conv2d(x, weight, config=PORTABLE["config"])), x)
+    # Groups fill the device with tiles of 128 rows as a batch does.
+    assert (found.kernel, found.bm, found.bn) == ("portable", 64, 64)
+    bias = jnp.zeros(64)
+    assert jkc.default_config(jkc.conv2d, x[0], weight, bias, stride=2, **PORTABLE).bm == 64
+
+
+X, W = struct(4, 8, 8, 8), struct(3, 3, 8, 8)
+SINGLE = [jax.ShapeDtypeStruct(operand.shape, "float32") for operand in (X, W)]
+BACKWARD = struct(4, 3, 8), struct(4, 5, 8), struct(2, 8, 8), table(5, 3, 2)
+ERRORS = {
+    "two passes": (jkc.knn_backward, BACKWARD, {}, "operation: expected .*one pass once.*got .*knn_backward"),
+    "no pass": (jnp.sin, (X,), {}, "operation: .*got calls of none"),
+    "float32": (jkc.conv2d, SINGLE, {}, "operands: .*float16 or bfloat16"),
+    "xla": (jkc.conv2d, (X, W), {"implementation": "xla"}, "implementation: 'xla'"),
+    "capability": (jkc.conv2d, (X, W), {"compute_capability": (6, 1)}, r"shared_bytes: .*\(6, 1\)"),
+    "tile": (jkc.conv2d, (X, W), {"config": jkc.KernelConfig(bm=32)}, "bm 16, 64, 128, got 32"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors(case, cuda):
+    operation, operands, options, message = ERRORS[case]
+    with pytest.raises(ValueError, match=message):
+        jkc.default_config(operation, *operands, **options)
+
+
+def test_what_a_device_cannot_do(cuda):
+    for device, config, message in (
+        (A100, jkc.KernelConfig(kernel="hopper"), r'compute capability 8.0 .*kernel="hopper" does not take this call'),
+        (T4, None, "compute capability 7.5 .*products of bfloat16"),
+        ({}, jkc.KernelConfig(kernel="halo"), 'kernel="halo" does not take'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jkc.default_config(jkc.conv2d, struct(4, 8, 8, 264), struct(7, 7, 264, 8), config=config, **device)
+    # Three stages of 64 positions by 2 * 136 elements are 102 KB, more than compute capability 8.9 has.
+    operands = image(16, 16, 128, 128)[jkc.conv2d_dweight]
+    large = {"config": jkc.KernelConfig(bm=128, bn=128)}
+    assert jkc.default_config(jkc.conv2d_dweight, *operands, **large, **A100).bn == 128
+    with pytest.raises(
+        ValueError, match="tile fits into the device's shared memory; got kernel=portable, bm=128, bn=128"
+    ):
+        jkc.default_config(jkc.conv2d_dweight, *operands, **large, compute_capability=(8, 9))
+    smaller = jkc.default_config(jkc.conv2d_dweight, *operands, **PORTABLE, compute_capability=(8, 9))
+    assert (smaller.bm, smaller.bn) == (128, 64)
+    with pytest.raises(
+        ValueError, match="partials have room for a slice of each group; got kernel=portable, ksplit=1000"
+    ):
+        jkc.default_config(jkc.conv2d_dweight, *operands, config=jkc.KernelConfig(ksplit=10000))
+
+
+def test_without_the_module_there_are_no_rules(monkeypatch):
+    absent = _ffi.Backend(None, frozenset(), frozenset(), "it was not built")
+    monkeypatch.setattr(_ffi, "load_backend", lambda platform: absent)
+    with pytest.raises(RuntimeError, match="default_config asks the CUDA module for its rules: it was not built"):
+        jkc.default_config(jkc.conv2d, X, W)
