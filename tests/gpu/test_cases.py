@@ -105,7 +105,7 @@ def test_errors_name_place_and_call(operation):
     else:
         g = np.ones((1, 4, 8), "float16")
         run = functools.partial(gpu_dweight_calls.knn_dweight, x, g, indices, num_slots=2, out_dtype=calls.F16)
-    place = r"lib/gpu/\w+\.(h|cc|cu):\d+: "
+    place = r"lib/(cuda/\.\./)?gpu/\w+\.(h|cc|cu):\d+: "
     with pytest.raises(jax.errors.JaxRuntimeError, match=place + 'kernel="hopper" does not take this call: '):
         run(kernel="hopper")
     with pytest.raises(jax.errors.JaxRuntimeError, match=place + r"IsOneOf\(rows, row_sizes\)"):
