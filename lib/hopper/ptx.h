@@ -145,9 +145,22 @@ KNNCONV_DEVICE void WaitForStoresToRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Copies 16 bytes to shared memory at address `to`, or writes zeros there where `exists` is false and reads nothing.
+// Copies 16 bytes to shared memory at address `to`, or writes zeros there where `exists` is false and reads nothing,
+// wherever `from` points.
 KNNCONV_DEVICE void CopyChunk(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
+}
+
+// The same for the first `bytes` of 16, from 1 to 16; the others become zeros and are not read.
+KNNCONV_DEVICE void CopyPart(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+// The address of a row, in one instruction: left to itself, the compiler multiplies 64 bits by 64.
+KNNCONV_DEVICE const char* RowAt(const char* rows, int32_t row, int32_t row_bytes) {
+  const char* at;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(at) : "r"(row), "r"(row_bytes), "l"(rows));
+  return at;
 }
 
 // All threads of `threads`, a multiple of 32, meet at barrier `id` (1 to 15; 0 is __syncthreads).

@@ -56,11 +56,13 @@ bool Takes(const gpu::TapGemm& gemm, const gpu::Device& device) {
 
 bool Pays(const gpu::TapGemm& gemm) {
   constexpr int kLeastDepth = 48, kLeastColumns = 32;
-  // Row by row, a node takes a product for each of its taps of a slot; the portable kernels add the rows of such a cell
-  // first. On 100,000 points with K = 27 that is 0.47 ms against 0.65 with 64 columns, 1.29 against 1.0 with 128.
-  constexpr int kMostColumnsOfCells = 64;
-  if (gpu::HasCells(gemm) && gemm.columns <= kMostColumnsOfCells) return false;
   return gemm.depth >= kLeastDepth && gemm.columns >= kLeastColumns;
+}
+
+// Whether rows can be gathered one by one: source rows have 31 bits, and lists are read 16 bytes at a time.
+bool HasRows(const gpu::TapGemm& gemm) {
+  if (gemm.kind == gpu::Taps::kWindow || gemm.batch * gemm.source_rows > INT32_MAX) return false;
+  return IsAligned(gemm.table.sources) && IsAligned(gemm.table.slots);
 }
 
 TileForm ChooseTile(const gpu::TapGemm& gemm, const PixelClasses& classes, int multiprocessors) {
@@ -68,8 +70,9 @@ TileForm ChooseTile(const gpu::TapGemm& gemm, const PixelClasses& classes, int m
   // that has the most.
   const bool lists = gemm.kind == gpu::Taps::kRows || gemm.kind == gpu::Taps::kSources;
   const int64_t least_batch_of_boxes = lists ? 10 : 64;
-  if (gemm.kind != gpu::Taps::kWindow && gemm.batch < least_batch_of_boxes) {
-    return {Source::kRows, kBoxRows, gemm.columns <= 64 ? 64 : gemm.columns <= 128 ? 128 : 256};
+  if (HasRows(gemm) && gemm.batch < least_batch_of_boxes) {
+    const Source source = gpu::HasCells(gemm) ? Source::kCells : Source::kRows;
+    return {source, kBoxRows, gemm.columns <= 64 ? 64 : gemm.columns <= 128 ? 128 : 256};
   }
   if (CanStay(gemm)) return {Source::kBoxes, kBoxRows, 64, true};
   const FormCost* best = nullptr;
@@ -97,7 +100,7 @@ int32_t Parts(const gpu::TapGemm& gemm, const TileForm& tile) {
 
 int64_t RowTiles(const gpu::TapGemm& gemm, const TapForm& form) {
   const TileForm& tile = form.tile;
-  if (tile.source == Source::kRows) return CeilDiv(gemm.batch * gemm.nodes, tile.rows);
+  if (tile.source != Source::kBoxes) return CeilDiv(gemm.batch * gemm.nodes, tile.rows);
   if (gemm.kind == gpu::Taps::kWindow) {
     int64_t most = 0;
     for (int i = 0; i < form.classes.count; ++i) {

@@ -15,11 +15,12 @@ inline constexpr int kResidentSlots = 9;  // at most, of 64 x 64
 enum class Source {
   kBoxes,  // by the copy engine, kBoxRows at a time: the batch of one node, or pixels that follow each other
   kRows,   // one by one, each row a (node, batch entry) of its own, with a list of taps of its own
+  kCells,  // likewise, and all taps of a row and slot are added first; where HasCells
 };
 
-// A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns. kRows: 128
-// rows and 64, 128 or 256 columns; for tables alone. resident: all weights stay in shared memory; kBoxes, 128 rows and
-// 64 columns, where CanStay.
+// A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns. kRows and
+// kCells: 128 rows and 64, 128 or 256 columns; for tables alone. resident: all weights stay in shared memory; kBoxes,
+// 128 rows and 64 columns, where CanStay.
 struct TileForm {
   Source source;
   int rows, columns;

@@ -80,7 +80,7 @@ gpu::Status MakePlan(const gpu::TapGemm& gemm, const TapForm& form, TapPlan* pla
     plan->classes[i] = form.classes.of[i];
     KNNCONV_GPU_RETURN_IF_ERROR(Encode(PixelMapOf(gemm, plan->classes[i], tile.rows), &plan->source[i]));
   }
-  if (tile.source == Source::kRows || gemm.kind == gpu::Taps::kWindow) return {};
+  if (tile.source != Source::kBoxes || gemm.kind == gpu::Taps::kWindow) return {};
   return Encode(TableMap(gemm), &plan->source[0]);
 }
 

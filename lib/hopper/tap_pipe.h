@@ -85,11 +85,8 @@ class Pipe {
   KNNCONV_DEVICE RowMarks& Marks(int stage, int rows) const {
     return reinterpret_cast<RowMarks*>(&Note(Shape::kStages))[stage * (Shape::kRows / 32) + rows];
   }
-  // kStoredRows lines of a consuming warp, swizzled as the copy engine's boxes are.
-  KNNCONV_DEVICE char* Results(int warp, int number) const {
-    constexpr int kBytes = kStoredRows * 128;
-    return base_ + Shape::kStages * Shape::kStageBytes + (warp * Shape::kResults + number) * kBytes;
-  }
+  // Shape::kResults times kStoredRows lines for each consuming warp.
+  KNNCONV_DEVICE char* Results() const { return base_ + Shape::kStages * Shape::kStageBytes; }
   // The block's, for the order of its nodes; before the pipeline runs, stages are free for what sorts them.
   KNNCONV_DEVICE uint16_t* Order() const {
     return reinterpret_cast<uint16_t*>(weights_ + Shape::kWeightBytes + Shape::kTeams * Shape::kTeamBytes);

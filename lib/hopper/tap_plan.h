@@ -53,8 +53,8 @@ struct TapShape {
   static constexpr int kThreads = kTeams * kConsumerThreads + 128;
   // Of a thread: the last warpgroup leaves most of its share to the consumers. More than the block was given, 168 with
   // 384 threads and 128 with two blocks of 256, would wait for ever.
-  static constexpr int kProducerRegisters = kSource == Source::kRows ? 88 : kThreads == 256 ? 64 : 72;
-  static constexpr int kConsumerRegisters = kSource == Source::kRows ? 208 : kThreads == 256 ? 192 : 216;
+  static constexpr int kProducerRegisters = kSource == Source::kRows ? 104 : kThreads == 256 ? 64 : 72;
+  static constexpr int kConsumerRegisters = kSource == Source::kRows ? 200 : kThreads == 256 ? 192 : 216;
   static constexpr int kGivenRegisters = kThreads == 256 ? 128 : 168;
   static_assert(kConsumerRegisters * (kThreads - 128) + kProducerRegisters * 128 <= kGivenRegisters * kThreads);
   static constexpr int kBlocksOfMultiprocessor = kTeams * kConsumers == 1 ? 2 : 1;
@@ -69,7 +69,7 @@ struct TapShape {
   // Two where nothing else runs on the multiprocessor while a tile is written.
   static constexpr bool kIsLargest = kSource == Source::kBoxes && kRows * kColumns == 128 * 256;
   static constexpr int kResults = kIsLargest ? 2 : 1, kResultBytes = kConsumers * 4 * kResults * kStoredRows * 128;
-  static constexpr int kTailBytes = 512, kRowBytes = kSource == Source::kRows ? 4096 : 0;
+  static constexpr int kTailBytes = 512, kRowBytes = kSource == Source::kRows ? 22656 : 0;
   static constexpr int kTeamAlignment = kTeams > 1 ? kAlignment : 16;
   static constexpr int kEndBytes =
       (kResultBytes + kTailBytes + kRowBytes + kTeamAlignment - 1) / kTeamAlignment * kTeamAlignment;

@@ -71,7 +71,7 @@ class TileWalk {
   // The row of the result that row `row` of the tile is.
   KNNCONV_DEVICE int64_t OutRow(const TapTile& tile, int row) const {
     const gpu::TapGemm& gemm = plan_.gemm;
-    if constexpr (Shape::kSource == Source::kRows) {
+    if constexpr (Shape::kSource != Source::kBoxes) {
       const gpu::Split place = gpu::Divide(tile.row_tile * Shape::kRows + row, gemm.batch);
       return place.quotient < gemm.nodes ? place.remainder * gemm.nodes + place.quotient : kNoRow;
     }

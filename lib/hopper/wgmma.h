@@ -97,6 +97,24 @@ KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], uint64_t a, uint64_t b, bool
   KNNCONV_WGMMA_OF(256, 128, 128, 129, 130, 131, 132)
 }
 
+// The same with A [64, 16] in registers, which stay as they are until the product is done: thread t holds of row
+// 16 * (t / 32) + 8 * h + t % 32 / 4 the columns 8 * i + 2 * (t % 4) + {0, 1} in a[2 * i + h].
+#define KNNCONV_WGMMA_A(N, TYPE, SUMS, A0, A1, A2, A3, B, ADD, MAJOR_B)                                                \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD                                                               \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" KNNCONV_LIST_##SUMS          \
+               "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, %" #MAJOR_B ";\n}"                      \
+               : KNNCONV_SUMS_##SUMS(0)                                                                                \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1), "n"(static_cast<int>(kMajorB)))
+
+template <typename T, int kN, Major kMajorB>
+KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(std::is_same_v<T, gpu::BFloat> && (kN == 64 || kN == 128 || kN == 256), "no such product here");
+  if constexpr (kN == 64) KNNCONV_WGMMA_A(64, "bf16", 32, 32, 33, 34, 35, 36, 37, 38);
+  if constexpr (kN == 128) KNNCONV_WGMMA_A(128, "bf16", 64, 64, 65, 66, 67, 68, 69, 70);
+  if constexpr (kN == 256) KNNCONV_WGMMA_A(256, "bf16", 128, 128, 129, 130, 131, 132, 133, 134);
+}
+
+#undef KNNCONV_WGMMA_A
 #undef KNNCONV_WGMMA_OF
 #undef KNNCONV_WGMMA
 #undef KNNCONV_LIST_32

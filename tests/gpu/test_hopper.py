@@ -13,10 +13,13 @@ from gpu_problems import DENSE_SHAPES
 
 from jax_knnconv import _ffi
 
-# B, C, O, N, M, K, V (None: the column is the slot): rows one by one below a batch of 64, else boxes of 128
+# B, C, O, N, M, K, V (None: the column is the slot): rows one by one below a batch of 64, else boxes of 128. With 2
+# slots, cells have more taps than a thread sees at a time, and slots more than fit into a stage.
 KNN_SHAPES = [
     (1, 64, 64, 300, 257, 27, None),
     (1, 72, 32, 300, 257, 27, 40),
+    (2, 264, 136, 90, 150, 20, 2),
+    (8, 128, 64, 40, 12, 3, 9),
     (3, 8, 200, 50, 41, 9, None),
     (20, 136, 200, 50, 41, 9, 5),
     (40, 64, 64, 60, 33, 5, 200),
@@ -35,10 +38,15 @@ def hopper(gpu):
         pytest.skip("no Hopper GPU, or a module without its kernels")
 
 
-def _check(found, function, operands, out_dtype, *more, **static):
+def _check(found, function, operands, out_dtype, *more, slack=calls.SUM_SLACK, **static):
     exact = function(*operands, *more, **static)
     bound = function(*(abs(oracle.f64(operand)) for operand in operands), *more, **static)
-    oracle.assert_within_ulp(found, exact, calls.SUM_SLACK * bound, out_dtype)
+    oracle.assert_within_ulp(found, exact, slack * bound, out_dtype)
+
+
+def _slack(dtype, batch):
+    """Of dinput: in bfloat16, small batches add a cell's taps before the product and multiply the sum in two parts."""
+    return calls.CELL_SLACK if dtype == BF16 and batch <= 8 else calls.SUM_SLACK
 
 
 @pytest.mark.parametrize("shape", KNN_SHAPES, ids=str)
@@ -54,7 +62,8 @@ def test_knn(shape, dtype, out_dtype):
     n = x.shape[1]
     orders = calls.source_order(indices, slots, n, len(weight))
     dx = calls.knn_dinput(g, weight, orders, num_inputs=n, out_dtype=out_dtype, kernel="hopper")
-    _check(dx, oracle.knn_dinput, (g, weight), out_dtype, indices, slots, num_inputs=n)
+    slack = _slack(dtype, len(x))
+    _check(dx, oracle.knn_dinput, (g, weight), out_dtype, indices, slots, num_inputs=n, slack=slack)
 
 
 @pytest.mark.parametrize("shape", [s for s in DENSE_SHAPES if s[3] % 8 == 0 and s[4] % 8 == 0], ids=str)
@@ -84,13 +93,14 @@ def test_nothing_reads_what_holes_hide(batch):  # cases 8 to 10
     np.testing.assert_allclose(y, oracle.knn_forward(x, weight, indices), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16])
 @pytest.mark.parametrize("batch", [1, 70])
-def test_hubs_are_left_to_their_own_sums(batch):
+def test_hubs_are_left_to_their_own_sums(batch, dtype):
     rng = np.random.default_rng(batch)
     counts = np.array([3, 256, 600, 0, 257, 1])
     owners, slots = np.repeat(np.arange(len(counts)), counts), rng.integers(0, 5, counts.sum())
-    g = calls.normal(rng, (batch, len(owners), 64), F16)
-    weight = calls.normal(rng, (5, 72, 64), F16, 0.1)
+    g = calls.normal(rng, (batch, len(owners), 64), dtype)
+    weight = calls.normal(rng, (5, 72, 64), dtype, 0.1)
     orders = gpu_problems.hub_order(owners, slots, len(counts))
     dx = calls.knn_dinput(g, weight, orders, num_inputs=len(counts), out_dtype=F32, kernel="hopper")
     exact, bound = np.zeros((2, batch, len(counts), 72))
@@ -99,7 +109,20 @@ def test_hubs_are_left_to_their_own_sums(batch):
         for target, transform in (exact, np.asarray), (bound, np.abs):
             products = transform(oracle.f64(g[:, taps])) @ transform(oracle.f64(weight[slot])).T
             np.add.at(target, (slice(None), owners[taps]), products)
-    oracle.assert_within_ulp(dx, exact, calls.SUM_SLACK * bound, F32)
+    oracle.assert_within_ulp(dx, exact, _slack(dtype, batch) * bound, F32)
+
+
+def test_infinities_stay_with_their_node():
+    """A tile adds the taps of many nodes: what is not finite in one of them must reach no other one."""
+    m, n, c = 400, 100, 64
+    indices = (np.arange(m) % n).astype(np.int32)[:, None]
+    weight, g = np.ones((1, c, c), BF16), np.ones((1, m, c), BF16)
+    g[0, 0, 2], g[0, 1, 3], g[0, n + 1, 3], g[0, 2, 5] = np.inf, np.inf, -np.inf, np.nan
+    orders = calls.source_order(indices, None, n, 1)
+    dx = calls.knn_dinput(g, weight, orders, num_inputs=n, out_dtype=F32, kernel="hopper")
+    np.testing.assert_array_equal(dx[0, 0], np.full(c, np.inf))
+    assert np.isnan(dx[0, 1:3]).all()
+    np.testing.assert_array_equal(dx[0, 3:], np.full((n - 3, c), 4 * c))
 
 
 @pytest.mark.parametrize("batch", [2, 0])

@@ -86,6 +86,11 @@ inline std::vector<Case> ValueCases() {
       add(lists, type, out, 0.3, zero);
       add(Dinput(Table("table, 1", 1, 64, 72, 300, 257, 27)), type, out, 0.1, false);
       add(Dinput(Table("table, 7", 7, 136, 64, 40, 33, 9)), type, out, 0.1, false);
+      Case few_slots = Dinput(Table("table, 2 slots", 2, 200, 264, 60, 150, 15));
+      few_slots.slots = 2;
+      add(few_slots, type, out, 0.1, false);
+      add(Dinput(Table("table, 1, 256", 1, 256, 128, 400, 700, 9)), type, out, 0.1, false);
+      add(Dinput(Table("table, 3, sparse", 3, 72, 64, 40, 200, 1)), type, out, 0.1, false);
       add(Dinput(Table("table", 270, 64, 192, 20, 17, 5)), type, out, 0.1, false);
       add(Dense("dense 3x3", 5, 13, 11, 72, 136, 3, 1, 1), type, out, 0, false);
       add(Dense("dense 3x3 s2 p0", 3, 14, 11, 64, 64, 3, 2, 0), type, out, 0, false);
@@ -109,7 +114,7 @@ inline std::vector<Case> TimedCases() {
       Table("256-384", 128, 256, 384, 60, 60, 9),    Table("384-384", 128, 384, 384, 60, 60, 9),
       Table("512 16", 512, 256, 256, 16, 16, 9),     Table("128 64 230", 128, 64, 64, 230, 230, 9),
       Table("40 64 230", 40, 64, 64, 230, 230, 9),   Table("10 64 230", 10, 64, 64, 230, 230, 9),
-      Table("100k 64", 1, 64, 64, 100000, 100000, 27), Table("100k 128", 1, 128, 128, 100000, 100000, 27),
+      Table("1k 64", 1, 64, 64, 1000, 1000, 27), Table("100k 64", 1, 64, 64, 100000, 100000, 27), Table("100k 128", 1, 128, 128, 100000, 100000, 27),
       Table("50k 256", 1, 256, 256, 50000, 50000, 27), Dense("c11", 256, 16, 16, 64, 64, 3, 1, 1),
       Dense("c16", 256, 8, 8, 64, 128, 3, 1, 1),
       Dense("r1", 128, 56, 56, 64, 64, 3, 1, 1),     Dense("r2", 128, 28, 28, 128, 128, 3, 1, 1),

@@ -1,0 +1,158 @@
+// A producing thread's way through the list of taps of its row of the tile, read ahead into shared memory.
+//
+// A load into a register would stop the warp where its value is first moved, behind all the rows of g or x that the
+// warp has asked for before. Copies to shared memory are waited for several rounds after they were issued.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+
+#include "gpu/async_copy.h"
+#include "gpu/tap_layers.h"
+#include "hopper/ptx.h"
+#include "hopper/tap_plan.h"
+
+namespace knnconv::hopper {
+
+// Entries [begin, begin + count) of the table.
+struct TapList {
+  int64_t begin;
+  int count;
+  int32_t batch_rows;  // source rows before those of the row's batch entry
+  bool hub;            // somebody else sums the row; the list is empty here
+};
+
+// The list of row `row` of a tile of rows.
+KNNCONV_DEVICE TapList ListOf(const gpu::TapGemm& gemm, int64_t row) {
+  TapList list{};
+  const gpu::Split place = gpu::Divide(row, gemm.batch);
+  if (place.quotient >= gemm.nodes) return list;
+  list.batch_rows = static_cast<int32_t>(place.remainder * gemm.source_rows);
+  list.begin = place.quotient * gemm.table.columns;
+  list.count = gemm.table.columns;
+  if (gemm.kind == gpu::Taps::kSources) {
+    list.begin = gpu::SourceOffset(gemm.table.offsets, place.quotient);
+    const int64_t count = gpu::SourceOffset(gemm.table.offsets, place.quotient + 1) - list.begin;
+    list.hub = count > gpu::kHubTaps;
+    list.count = list.hub ? 0 : static_cast<int>(count);
+  }
+  return list;
+}
+
+// Entries are copied in blocks of 16 bytes as they are aligned in memory, kBlocks ahead. kThreads read, each for
+// itself.
+template <int kThreads, int kBlocks>
+class TapReader {
+  static constexpr int kBlock = 4;  // entries
+  static constexpr int kDelay = 3;  // rounds after which copies are waited for
+
+ public:
+  static constexpr int kWindow = kBlock * kBlocks;             // entries in shared memory
+  static constexpr int kMostAhead = kWindow - (kBlock - 1);    // entries, the next one's included, that surely are
+
+  struct Room {
+    int4 sources[2][kBlocks][kThreads], slots[2][kBlocks][kThreads];  // of the list that is read, and of the next one
+  };
+
+  KNNCONV_DEVICE TapReader(const gpu::TapGemm& gemm, Room& room, int thread)
+      : gemm_(gemm), room_(room), thread_(thread) {}
+
+  // Announces the list after the one that is read.
+  KNNCONV_DEVICE void Open(const TapList& list) {
+    next_ = list;
+    next_rounds_ = 0;
+#pragma unroll 1
+    for (int block = 0; block < kBlocks; ++block) Request(next_, set_ ^ 1, block);
+  }
+
+  // Goes over to the list that was opened.
+  KNNCONV_DEVICE void Enter() {
+    list_ = next_;
+    set_ ^= 1;
+    place_ = Skew(list_);
+    end_ = place_ + list_.count;
+    requested_ = kBlocks;
+    arrived_ = next_rounds_ > kDelay ? kBlocks : 0;
+    earlier_[0] = earlier_[1] = earlier_[2] = arrived_;
+  }
+
+  // Ends a round, in which all threads of the warp may have copied other things too.
+  KNNCONV_DEVICE void EndRound() {
+    FillUp();
+    gpu::CommitCopies();
+    gpu::WaitForCopies<kDelay>();
+    static_assert(kDelay == 3);
+    arrived_ = max(arrived_, earlier_[2]);
+    earlier_[2] = earlier_[1];
+    earlier_[1] = earlier_[0];
+    earlier_[0] = requested_;
+    ++next_rounds_;
+  }
+
+  KNNCONV_DEVICE const TapList& list() const { return list_; }
+  KNNCONV_DEVICE int left() const { return end_ - place_; }
+  KNNCONV_DEVICE void Advance(int count) { place_ += count; }
+
+  // The next entry's place in the window: kWindow entries, the first of them at a multiple of 16 bytes in memory.
+  KNNCONV_DEVICE int first() const { return place_ % kBlock; }
+  // Behind the list's last entry in the window.
+  KNNCONV_DEVICE int end() const { return min(end_ - (place_ - first()), kWindow); }
+
+  // Waits for the next `count` entries, or those left; kMostAhead at most, or all of the window.
+  KNNCONV_DEVICE void Prepare(int count) {
+    if (left() == 0 || (min(place_ + count, end_) - 1) / kBlock < arrived_) return;
+    FillUp();
+    gpu::CommitCopies();
+    gpu::WaitForCopies<0>();
+    arrived_ = requested_;
+  }
+
+  // Of the entry `ahead` of the next one, for which Prepare has waited.
+  KNNCONV_DEVICE int32_t Slot(int ahead) const { return Entry(room_.slots, ahead); }
+  KNNCONV_DEVICE int32_t Source(int ahead) const { return Entry(room_.sources, ahead); }
+
+  // Of four entries of the window, from 4 * `block` on.
+  KNNCONV_DEVICE int4 Slots(int block) const { return Block(room_.slots, block); }
+  KNNCONV_DEVICE int4 Sources(int block) const { return Block(room_.sources, block); }
+
+ private:
+  // Entries before the list in its first block.
+  KNNCONV_DEVICE static int Skew(const TapList& list) { return static_cast<int>(list.begin) & (kBlock - 1); }
+
+  KNNCONV_DEVICE void FillUp() {
+#pragma unroll 1
+    while (requested_ < place_ / kBlock + kBlocks) Request(list_, set_, requested_++);
+  }
+
+  KNNCONV_DEVICE void Request(const TapList& list, int set, int block) const {
+    const int skew = Skew(list), left = skew + list.count - block * kBlock;
+    if (left <= 0 || list.count == 0) return;
+    const int64_t from = list.begin - skew + block * kBlock;
+    const int bytes = min(left, kBlock) * static_cast<int>(sizeof(int32_t)), place = block % kBlocks;
+    CopyPart(SharedAddress(&room_.sources[set][place][thread_]), gemm_.table.sources + from, bytes);
+    if (gemm_.kind != gpu::Taps::kColumns) {
+      CopyPart(SharedAddress(&room_.slots[set][place][thread_]), gemm_.table.slots + from, bytes);
+    }
+  }
+
+  KNNCONV_DEVICE int4 Block(const int4 (&blocks)[2][kBlocks][kThreads], int block) const {
+    return blocks[set_][(static_cast<uint32_t>(place_) / kBlock + block) % kBlocks][thread_];
+  }
+
+  KNNCONV_DEVICE int32_t Entry(const int4 (&blocks)[2][kBlocks][kThreads], int ahead) const {
+    const auto place = static_cast<uint32_t>(place_ + ahead);
+    return reinterpret_cast<const int32_t*>(&blocks[set_][place / kBlock % kBlocks][thread_])[place % kBlock];
+  }
+
+  const gpu::TapGemm& gemm_;
+  Room& room_;
+  const int thread_;
+  TapList list_{}, next_{};
+  int set_ = 0;
+  int place_ = 0, end_ = 0;          // of the next entry and behind the last, counted from the list's first block
+  int requested_ = 0, arrived_ = 0;  // blocks of the list
+  int earlier_[3] = {};              // that were requested when earlier rounds ended
+  int next_rounds_ = 0;              // since the next list was opened
+};
+
+}  // namespace knnconv::hopper

@@ -1,0 +1,144 @@
+// The end of a tile: its sums become rows of the result.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/elements.h"
+#include "gpu/lanes.h"
+#include "hopper/tap_tiles.h"
+
+namespace knnconv::hopper {
+
+// Of a thread of the consuming warpgroups. `results`: Shape::kResults times kStoredRows lines in shared memory for each
+// of their warps, swizzled as the copy engine's boxes are.
+template <typename Shape>
+class TileWriter {
+ public:
+  using Sums = float[Shape::kBlocks][Shape::kColumns / 2];
+
+  KNNCONV_DEVICE TileWriter(const TapPlan& plan, const TileWalk<Shape>& walk, char* results)
+      : plan_(plan), walk_(walk), warp_(threadIdx.x % Shape::kConsumerThreads / 32), lane_(threadIdx.x % 32),
+        first_row_(warp_ / 4 * Shape::kBlocks * 64),
+        own_row_(first_row_ + lane_ / 16 % Shape::kBlocks * 64 + warp_ % 4 * 16 + lane_ % 16), lines_(results) {}
+
+  KNNCONV_DEVICE int first_row() const { return first_row_; }
+  KNNCONV_DEVICE int own_row() const { return own_row_; }
+
+  // Rows that are `dead` become zeros, without the bias; those `unwritten` are left alone where rows go one by one.
+  KNNCONV_DEVICE void Write(const TapTile& tile, const Sums& sums, bool own_is_unwritten, bool own_is_dead) {
+    const bool looks_up = plan_.stores == Stores::kRows && !own_is_unwritten;
+    const int64_t out_row = looks_up ? walk_.OutRow(tile, own_row_) : kNoRow;
+    if (plan_.gemm.out_type == gpu::Element::kF32) {
+      WriteAs<float>(tile, sums, out_row, own_is_dead);
+    } else {
+      WriteAs<typename Shape::T>(tile, sums, out_row, own_is_dead);
+    }
+  }
+
+  // Before the block ends.
+  KNNCONV_DEVICE void Finish() const {
+    if (lane_ == 0) WaitForStoresToRead<0>();
+  }
+
+ private:
+  // out = round(sums + bias). Each warp gathers 16 rows and 128 bytes of them at a time in shared memory, to store
+  // lines.
+  template <typename Out>
+  KNNCONV_DEVICE void WriteAs(const TapTile& tile, const Sums& sums, int64_t own_out_row, bool own_is_dead) {
+    constexpr int kLine = 128 / sizeof(Out);  // columns
+    const uint32_t dead = __ballot_sync(kAllLanes, own_is_dead);
+#pragma unroll
+    for (int first = 0; first < Shape::kColumns; first += kLine) {
+      const int first_column = tile.first_column + first;
+      if (first_column >= plan_.gemm.columns) break;
+#pragma unroll
+      for (int block = 0; block < Shape::kBlocks; ++block) {
+        char* results = NextResults();
+#pragma unroll
+        for (int j = 0; j < kLine / 8; ++j) {
+          const float2 bias = BiasAt(first_column + 8 * j + lane_ % 4 * 2);
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int row = 8 * h + lane_ / 4;
+            const bool is_dead = (dead >> (block * 16 + row) & 1) != 0;
+            const float* sum = sums[block] + (first / 8 + j) * 4 + h * 2;
+            const float low = is_dead ? 0.0f : sum[0] + bias.x, high = is_dead ? 0.0f : sum[1] + bias.y;
+            const int at = (8 * j + lane_ % 4 * 2) * static_cast<int>(sizeof(Out));
+            StorePair<Out>(Chunk(results, row, at / 16) + at % 16, low, high);
+          }
+        }
+        if (plan_.stores == Stores::kRows) {
+          StoreRows<Out>(results, first_column, own_out_row, block);
+        } else {
+          StoreBoxes(results, tile, first_column, block);
+        }
+      }
+    }
+  }
+
+  // Lines that no store reads any more.
+  KNNCONV_DEVICE char* NextResults() {
+    results_ = (results_ + 1) % Shape::kResults;
+    if (lane_ == 0) WaitForStoresToRead<Shape::kResults - 1>();
+    __syncwarp();
+    return lines_ + (warp_ * Shape::kResults + results_) * (kStoredRows * 128);
+  }
+
+  // 16 bytes of a swizzled line.
+  KNNCONV_DEVICE static char* Chunk(char* lines, int row, int chunk) {
+    return lines + row * 128 + ((chunk ^ row % 8) << 4);
+  }
+
+  KNNCONV_DEVICE void StoreBoxes(const char* results, const TapTile& tile, int first_column, int block) const {
+    FenceAsyncProxy();
+    __syncwarp();
+    if (lane_ != 0) return;
+    const int row = first_row_ + block * 64 + warp_ % 4 * kStoredRows;
+    if (plan_.stores == Stores::kFlat) {
+      StoreBox(&plan_.out, results, first_column, walk_.FlatRow(tile, row));
+    } else {
+      const TableBox box = walk_.TableRows(tile, row);
+      StoreBox(&plan_.out, results, first_column, static_cast<int>(box.node), box.first);
+    }
+    CommitStores();
+  }
+
+  template <typename Out>
+  KNNCONV_DEVICE void StoreRows(char* results, int first_column, int64_t own_out_row, int block) const {
+    constexpr int kChunk = 16 / sizeof(Out);
+    __syncwarp();
+    const int chunk = lane_ % 8, column = first_column + chunk * kChunk;
+#pragma unroll
+    for (int i = 0; i < kStoredRows; i += 4) {
+      const int row = i + lane_ / 8;
+      const int64_t to = __shfl_sync(kAllLanes, own_out_row, block * 16 + row);
+      const uint4 value = *reinterpret_cast<const uint4*>(Chunk(results, row, chunk));
+      if (to != kNoRow && column < plan_.gemm.columns) {
+        *reinterpret_cast<uint4*>(static_cast<Out*>(plan_.gemm.out) + to * plan_.gemm.columns + column) = value;
+      }
+    }
+  }
+
+  KNNCONV_DEVICE float2 BiasAt(int column) const {
+    if (plan_.gemm.bias == nullptr || column >= plan_.gemm.columns) return make_float2(0.0f, 0.0f);
+    return *reinterpret_cast<const float2*>(plan_.gemm.bias + column);
+  }
+
+  template <typename Out>
+  KNNCONV_DEVICE static void StorePair(char* to, float low, float high) {
+    struct alignas(2 * sizeof(Out)) Pair {
+      Out low, high;
+    };
+    *reinterpret_cast<Pair*>(to) = {gpu::FromFloat<Out>(low), gpu::FromFloat<Out>(high)};
+  }
+
+  const TapPlan& plan_;
+  const TileWalk<Shape>& walk_;
+  const int warp_, lane_;
+  const int first_row_;  // of the warpgroup
+  const int own_row_;    // the row of the tile whose place in the result this lane looks up
+  char* const lines_;
+  int results_ = 0;
+};
+
+}  // namespace knnconv::hopper
