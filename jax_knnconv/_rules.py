@@ -159,6 +159,7 @@ def _tap_gemm_sizes(operation: str, operands: Sequence[Any], static: Mapping[str
         "columns": weight.shape[-1 if forward else -2],
         "slots": math.prod(spec.slot_dims),
         "neighbours": table[0].shape[-1] if taps in ("columns", "rows") else 0,
+        "source_taps": table[1].shape[-1] if taps == "sources" else 0,
         "window": _window(spec, rows_in, rows_out),
     }
 

@@ -84,8 +84,9 @@ def test_small_batches_add_cells(cuda):
 
 def test_stems_of_tables(cuda):
     calls = rows(128, table(400, 300, 9), 3, 96)
-    forward, dweight = calls[jkc.knn_conv], calls[jkc.knn_dweight]
+    forward, dinput, dweight = (calls[operation] for operation in (jkc.knn_conv, jkc.knn_dinput, jkc.knn_dweight))
     assert jkc.default_config(jkc.knn_conv, *forward).kernel == "halo"
+    assert jkc.default_config(jkc.knn_dinput, *dinput).kernel == "halo"
     assert jkc.default_config(jkc.knn_dweight, *dweight).kernel == "halo"
     # db then counts some rows only, which the stem's kernel does not.
     assert jkc.default_config(jkc.knn_dweight, *dweight, empty_rows="zero").kernel == "portable"

@@ -16,6 +16,7 @@ CHECKS = (
     "check_fragments",
     "check_halo",
     "check_hopper_schedule",
+    "check_hopper_strips",
     "check_rules",
     "check_tap_gemm",
 )

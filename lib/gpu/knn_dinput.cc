@@ -28,12 +28,17 @@ ffi::Error RunKnnDinput(const LaunchSite& site, const Buffer& g, const Buffer& w
   gemm.table.sources = static_cast<const int32_t*>(source_rows.untyped_data());
   gemm.table.slots = static_cast<const int32_t*>(source_slots.untyped_data());
   gemm.table.offsets = static_cast<const int32_t*>(source_offsets.untyped_data());
+  gemm.table.taps = taps;
   gemm.table.source_groups = StridesOf(rank, rows, taps);
   gemm.table.slot_groups = StridesOf(rank, slots, taps);
   gemm.table.offset_groups = StridesOf(rank, offsets, offsets[rank] * 2);
   KNNCONV_CHECK(packed.element_type() == ffi::DataType::F32);
   KNNCONV_CHECK(static_cast<int64_t>(packed.element_count()) >= HubPartials(gemm, taps));
-  KNNCONV_RETURN_IF_ERROR(ToError(RunTapGemm(site, gemm, tile)));
+  gemm.workspace = packed.untyped_data();
+  gemm.workspace_bytes = static_cast<int64_t>(packed.element_count()) * 4;
+  bool leaves_hubs;
+  KNNCONV_RETURN_IF_ERROR(ToError(RunTapGemm(site, gemm, tile, &leaves_hubs)));
+  if (!leaves_hubs) return ffi::Error::Success();
   return ToError(RunHubSums(site, gemm, taps, static_cast<float*>(packed.untyped_data())));
 }
 

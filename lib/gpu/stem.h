@@ -33,6 +33,8 @@ constexpr int StemProducts(int columns) { return columns <= 32 ? 4 : columns <= 
 // Instantiated in a source of its own for each type of products.
 template <typename T>
 Status LaunchStem(const LaunchSite& site, const TapGemm& gemm, const StemPlan& plan, int shared_limit);
+extern template Status LaunchStem<Half>(const LaunchSite&, const TapGemm&, const StemPlan&, int);
+extern template Status LaunchStem<BFloat>(const LaunchSite&, const TapGemm&, const StemPlan&, int);
 
 inline Status RunStem(const LaunchSite& site, const TapGemm& gemm, const Device& device, const StemPlan& plan) {
   return gemm.compute_type == Element::kF16 ? LaunchStem<Half>(site, gemm, plan, device.shared_bytes)

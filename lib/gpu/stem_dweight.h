@@ -35,6 +35,10 @@ bool ChooseStem(const Dweight& dweight, const ColumnTaps& taps, const Device& de
 template <typename T>
 Status LaunchStemDweight(const LaunchSite& site, const Dweight& dweight, const ColumnTaps& taps,
                          const StemDweightPlan& plan, int shared_limit);
+extern template Status LaunchStemDweight<Half>(const LaunchSite&, const Dweight&, const ColumnTaps&,
+                                               const StemDweightPlan&, int);
+extern template Status LaunchStemDweight<BFloat>(const LaunchSite&, const Dweight&, const ColumnTaps&,
+                                                 const StemDweightPlan&, int);
 
 inline Status RunStem(const LaunchSite& site, const Dweight& dweight, const ColumnTaps& taps, const Device& device,
                       const StemDweightPlan& plan) {

@@ -106,7 +106,8 @@ Status ChooseTapGemm(const TapGemm& gemm, const Device& device, const TileChoice
     const bool forced = wanted.kernel == KernelFamily::kHalo;
     if (Allows(wanted.kernel, KernelFamily::kHalo) &&
         (ChooseHalo(gemm, device, forced, &decision->emplace<HaloPlan>()) ||
-         ChooseStem(gemm, device, forced, &decision->emplace<StemPlan>()))) {
+         ChooseStem(gemm, device, forced, &decision->emplace<StemPlan>()) ||
+         ChooseStem(gemm, device, forced, &decision->emplace<StemDinputPlan>()))) {
       return {};
     }
   }

@@ -27,6 +27,11 @@ Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, co
   return Refused(KernelFamily::kHalo, __FILE__, __LINE__);
 }
 
+Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, const StemDinputPlan& plan) {
+  if constexpr (kHasHaloKernels) return RunStemDinput(site, gemm, device, plan);
+  return Refused(KernelFamily::kHalo, __FILE__, __LINE__);
+}
+
 Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, const hopper::TapForm& form) {
   if constexpr (kHasHopperKernels) return hopper::RunTapGemm(site, gemm, device, form);
   return Refused(KernelFamily::kHopper, __FILE__, __LINE__);
@@ -34,11 +39,14 @@ Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, co
 
 }  // namespace
 
-Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice& wanted) {
+Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice& wanted, bool* leaves_hubs) {
   Device device;
   KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
   TapDecision decision;
   KNNCONV_GPU_RETURN_IF_ERROR(ChooseTapGemm(gemm, device, wanted, &decision));
+  if (leaves_hubs != nullptr) {
+    *leaves_hubs = gemm.kind == Taps::kSources && !std::holds_alternative<StemDinputPlan>(decision);
+  }
   return std::visit([&](const auto& chosen) { return Run(site, gemm, device, chosen); }, decision);
 }
 

@@ -29,6 +29,7 @@ struct TableTaps {
   const int32_t* offsets;  // [N + 1, 2], kSources only
   GroupStrides source_groups, slot_groups, offset_groups;
   int32_t columns;  // K
+  int64_t taps;     // T, kSources only
 };
 
 // Pixels of the result fall into classes with a common list of taps, one for each residue of the spacing (dinput with a
@@ -58,9 +59,13 @@ struct TapGemm {
 
   TableTaps table;
   WindowTaps window;
+
+  // Of kSources: room that is free before and after.
+  void* workspace;
+  int64_t workspace_bytes;
 };
 
-// Taps of one node beyond which kSources leaves the node to hub_sums.h, and does not write its row.
+// Taps of one node beyond which kernels that leave hubs to hub_sums.h do not write its row.
 inline constexpr int kHubTaps = 256;
 
 // Whether the portable kernels add up the source rows of a (node, slot) cell before the product. In a tile of many nodes
@@ -71,6 +76,7 @@ inline bool HasCells(const TapGemm& gemm) {
   return gemm.kind == Taps::kSources && gemm.compute_type == Element::kBF16 && gemm.batch <= kMostBatch;
 }
 
-Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice& wanted);
+// `leaves_hubs`, where given: whether rows of hubs are still to be written.
+Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice& wanted, bool* leaves_hubs = nullptr);
 
 }  // namespace knnconv::gpu

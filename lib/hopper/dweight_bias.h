@@ -63,11 +63,12 @@ KNNCONV_DEVICE bool HasTaps(const gpu::NeighborTable& table, int64_t g_row) {
   return false;
 }
 
-// Sums boxes. Row tiles take turns, row by row, so that none waits for it. A thread has four columns and every
-// kParts-th position of a step.
+// Sums boxes. All row tiles see each step's box of g. They take turns, chunk by chunk of its lines, so that none waits
+// for it. A thread has four columns and kLines lines of a chunk.
 template <typename T, typename Tile>
 class DweightBoxBias {
-  static constexpr int kQuads = Tile::kColumns / 4, kParts = BiasParts(Tile::kColumns);
+  static constexpr int kQuads = Tile::kColumns / 4, kParts = BiasParts(Tile::kColumns), kLines = 16;
+  static constexpr int kChunks = kStep / (kLines * kParts);  // of a step
 
  public:
   KNNCONV_DEVICE DweightBoxBias(const DweightTask& task, int thread) : task_(task), thread_(thread) {}
@@ -80,10 +81,13 @@ class DweightBoxBias {
       float4 total = {0, 0, 0, 0};
       DweightRows rows(task_.schedule, segment);
       for (int left = segment.steps; left > 0; --left) {
+        // Chunk c of row r is of row tile (r * kChunks + c) % turns.
+        const int ahead = segment.row_tile - rows.row() % turns * kChunks % turns;
+        int chunk = ahead < 0 ? ahead + turns : ahead;
+        if (chunk < kChunks && task_.table.zero_empty_rows && !WarpHasTaps(task_.table, rows.row())) chunk = kChunks;
         ring.full[place_.stage].Wait(place_.parity);
-        const bool counts = rows.row() % turns == segment.row_tile;
-        if (counts && (!task_.table.zero_empty_rows || WarpHasTaps(task_.table, rows.row()))) {
-          Add(ring.ColumnBoxes(place_.stage), &total);
+        for (; chunk < kChunks; chunk += turns) {
+          Add(ring.ColumnBox(place_.stage, 0) + chunk * kLines * kParts * kLineBytes, &total);
         }
         __syncwarp();
         if (thread_ % 32 == 0) ring.empty[place_.stage].Arrive();
@@ -96,15 +100,17 @@ class DweightBoxBias {
   }
 
  private:
-  KNNCONV_DEVICE void Add(const unsigned char* boxes, float4* total) const {
+  // Of a chunk, whose first line has a number that 8 divides.
+  KNNCONV_DEVICE void Add(const unsigned char* lines, float4* total) const {
     const int quad = thread_ % kQuads, part = thread_ / kQuads;
     if (part >= kParts) return;
-    boxes += quad / (kBox / 4) * kBoxBytes + quad % 2 * 8;
+    lines += quad / (kBox / 4) * kBoxBytes + quad % 2 * 8;
     const int chunk = quad % (kBox / 4) / 2;  // of 16 bytes; chunks of a line are swizzled by its number
     float4 sum = {0, 0, 0, 0};
-#pragma unroll 4
-    for (int line = part; line < kStep; line += kParts) {
-      AddTo(&sum, *reinterpret_cast<const FourOf<T>*>(boxes + line * 128 + (chunk ^ line % 8) * 16));
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) {
+      const int line = part + i * kParts;
+      AddTo(&sum, *reinterpret_cast<const FourOf<T>*>(lines + line * kLineBytes + (chunk ^ line % 8) * 16));
     }
     AddTo(total, sum);
   }
@@ -117,7 +123,7 @@ class DweightBoxBias {
 // Sums the block's share of g's rows, kBiasSums columns at a time: a thread has four of them and every parts-th row.
 template <typename T>
 KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
-  constexpr int kBatch = 8;  // rows loaded at a time
+  constexpr int kBatch = 16;  // rows loaded at a time: few threads have to keep memory busy
   const int64_t share = CeilDiv(task.g_rows, gridDim.x), begin = share * blockIdx.x;
   const int64_t end = min(begin + share, task.g_rows);
   float4* out = reinterpret_cast<float4*>(task.bias_partials) +
@@ -128,19 +134,24 @@ KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
     const T* const g = static_cast<const T*>(task.g) + first + thread % quads * 4;
     float4 total = {0, 0, 0, 0};
     for (int64_t row = begin; row < end; row += kBatch * parts) {
-      FourOf<T> four[kBatch];
-      bool counts[kBatch];
+      const int64_t first_row = row + thread / quads;
+      uint32_t counted = exists ? 0xffffffff : 0;
+      if (task.table.zero_empty_rows) {
+#pragma unroll 1
+        for (int i = 0; i < kBatch && first_row + i * parts < end; ++i) {
+          if (!HasTaps(task.table, first_row + i * parts)) counted &= ~(1u << i);
+        }
+      }
+      uint2 four[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int64_t at = row + i * parts + thread / quads;
-        counts[i] = exists && at < end && (!task.table.zero_empty_rows || HasTaps(task.table, at));
-        if (counts[i]) four[i] = *reinterpret_cast<const FourOf<T>*>(g + at * task.columns);
+        const int64_t at = first_row + i * parts;
+        four[i] = {0, 0};
+        if ((counted >> i & 1) != 0 && at < end) four[i] = *reinterpret_cast<const uint2*>(g + at * task.columns);
       }
       float4 sum = {0, 0, 0, 0};
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (counts[i]) AddTo(&sum, four[i]);
-      }
+      for (int i = 0; i < kBatch; ++i) AddTo(&sum, reinterpret_cast<const FourOf<T>&>(four[i]));
       AddTo(&total, sum);
     }
     out[thread] = total;

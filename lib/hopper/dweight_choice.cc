@@ -5,6 +5,7 @@
 #include "gpu/arithmetic.h"
 #include "gpu/dweight_plan.h"
 #include "hopper/device.h"
+#include "hopper/dweight_strips.h"
 
 namespace knnconv::hopper {
 namespace {
@@ -19,8 +20,31 @@ int64_t ChainPositions(gpu::Element result) {
   return int64_t{times} * gpu::kChainPositions;
 }
 
+constexpr int kLeastCorner = -128, kMostCorner = 127;  // of the copy engine's pixels
+
+bool HasShortNumbers(int64_t positions) { return positions <= INT32_MAX - 2 * kStep; }
+
+// Whether strips can serve a dense convolution that is in reach.
+bool HasStrips(const Dweight& dweight, const DenseTaps& taps) {
+  return AreStripsDense(taps) && StripUpper(taps) >= kLeastCorner &&
+         std::max(StripUpper(taps), CotangentUpper(taps)) <= kMostCorner &&
+         HasShortNumbers(Positions(dweight, taps, StripPitch(taps)));
+}
+
 DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
-  return {1, int64_t{dweight.slots} * ChannelBoxes(dweight), CeilDiv(Positions(dweight, taps), kStep)};
+  constexpr double kPixelCost = 1.12, kStridedCost = 1.6;  // where steps skip pixels
+  DweightSizes sizes;
+  sizes.lists = 1;
+  sizes.boxes = int64_t{dweight.slots} * ChannelBoxes(dweight);
+  sizes.steps = CeilDiv(Positions(dweight, taps, taps.out_size[1]), kStep);
+  sizes.box_cost = taps.stride[0] > 1 || taps.stride[1] > 1 ? kStridedCost : kPixelCost;
+  if (HasStrips(dweight, taps)) {
+    sizes.strip_taps = taps.kernel_width;
+    sizes.strip_lines = StripLines(taps);
+    sizes.strips = sizes.boxes / taps.kernel_width;
+    sizes.strip_steps = CeilDiv(Positions(dweight, taps, StripPitch(taps)), kStep);
+  }
+  return sizes;
 }
 
 DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
@@ -40,34 +64,41 @@ DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const DweightTileSize& size = kDweightTiles[tile];
   DweightPlan plan;
   plan.sizes = sizes;
-  plan.row_tiles = CeilDiv(sizes.boxes, size.row_boxes());
+  if (size.has_strips() && size.taps != sizes.strip_taps) return plan;
+  plan.boxes = size.has_strips() ? sizes.strips : sizes.boxes;
+  plan.steps = size.has_strips() ? sizes.strip_steps : sizes.steps;
+  plan.row_tiles = CeilDiv(plan.boxes, size.row_boxes());
   plan.column_tiles = CeilDiv(sizes.columns, size.columns);
   const int64_t tiles = sizes.lists * plan.row_tiles * plan.column_tiles;
   // Each block and each tile may bring a part, and its sums for db.
   const int64_t part = size.elements() + (sizes.sums_rows ? 0 : kBiasSums);
   const int64_t of_block = part + (sizes.sums_rows ? CeilDiv(sizes.columns, kBiasSums) * kBiasSums : 0);
-  const int64_t length = tiles * sizes.steps;
+  const int64_t length = tiles * plan.steps;
   plan.blocks =
       std::min({int64_t{sizes.multiprocessors}, (sizes.partial_elements - tiles * part) / of_block, length});
   if (plan.blocks < 1) return plan;
   plan.tile = tile;
 
-  // Fitted to the times of 16 shapes on an H200.
-  constexpr double kFill = 35;      // bytes a cycle from L2 to shared memory
-  constexpr double kShared = 105;   // bytes a cycle that shared memory gives or takes
-  constexpr double kStart = 40;     // of a step
-  constexpr double kProduct = 1.25;  // of the tensor cores' peak
-  constexpr double kReduction = 2.5;  // of a part written and read again
-  const double row_boxes = double(sizes.boxes) / double(plan.row_tiles);
+  // Fitted to the times of tests/gpu/hopper/check_dweight.cu on an H200, by which the tile of least estimated time
+  // takes 0.4 % longer than the fastest on average.
+  constexpr double kFill = 40;        // bytes a cycle from L2 to shared memory
+  constexpr double kShared = 120;     // bytes a cycle that shared memory gives or takes
+  constexpr double kStart = 20;       // of a step
+  constexpr double kProduct = 1.25;   // of the tensor cores' peak
+  constexpr double kReduction = 1.2;  // of a part written and read again
+  const double row_boxes = double(plan.boxes) / double(plan.row_tiles);
   const double column_boxes = double(CeilDiv(sizes.columns, kBox)) / double(plan.column_tiles);
-  const double bytes = (row_boxes + column_boxes) * kBoxBytes;
-  const double products = size.row_boxes() * size.columns * (kStep / 32.0) * kProduct;
-  const double reads = size.row_boxes() * (kBoxBytes + size.columns * kStep * 2.0) / kShared;
-  const double step = std::max({bytes / kFill, products, reads + bytes / kShared}) + kStart;
+  const double row_box_bytes = double(size.has_strips() ? sizes.strip_lines * kLineBytes : kBoxBytes);
+  const double row_bytes = row_boxes * row_box_bytes, column_bytes = column_boxes * kBoxBytes;
+  const double fill = (row_bytes * sizes.box_cost + column_bytes) / kFill;
+  const double products = size.row_boxes() * size.taps * size.columns * (kStep / 32.0) * kProduct;
+  // Products of 64 rows read these and all of their columns.
+  const double reads = size.row_boxes() * (kBoxBytes + size.width() * kStep * 2.0) / kShared;
+  const double step = std::max({fill, products, reads + (row_bytes + column_bytes) / kShared}) + kStart;
   const double steps = double(CeilDiv(length, plan.blocks));
   const double tile_bytes = double(size.elements()) * 4;
-  const double chains = std::max(1.0, std::min(steps, double(sizes.steps)) * kStep / double(sizes.chain));
-  const double stores = std::max(1.0, steps / double(sizes.steps)) * (2 * chains - 1) * tile_bytes / kFill;
+  const double chains = std::max(1.0, std::min(steps, double(plan.steps)) * kStep / double(sizes.chain));
+  const double stores = std::max(1.0, steps / double(plan.steps)) * (2 * chains - 1) * tile_bytes / kFill;
   const double sums = kReduction * double(plan.blocks + tiles) * tile_bytes / (kFill * sizes.multiprocessors);
   plan.cycles = steps * step + stores + sums;
   return plan;
@@ -90,15 +121,16 @@ DweightPlan Plan(const Dweight& dweight, const Taps& taps, const gpu::Device& de
 }
 
 bool IsInReach(const Dweight& dweight, const DenseTaps& taps) {
-  constexpr int kLeast = -128, kMost = 127, kMostStride = 8, kMostOffset = 255;  // of the copy engine
+  constexpr int kMostStride = 8, kMostOffset = 255;  // of the copy engine
   const int32_t kernel[2] = {dweight.slots / taps.kernel_width, taps.kernel_width};
   for (int d = 0; d < 2; ++d) {
     if (taps.in_size[d] == 0 || taps.out_size[d] == 0) return false;
     const Corners corners = CornersOf(taps, d);
-    if (std::min(corners.lower, corners.upper) < kLeast || std::max(corners.lower, corners.upper) > kMost) return false;
+    if (std::min(corners.lower, corners.upper) < kLeastCorner) return false;
+    if (std::max(corners.lower, corners.upper) > kMostCorner) return false;
     if (taps.stride[d] > kMostStride || int64_t{kernel[d] - 1} * taps.dilation[d] > kMostOffset) return false;
   }
-  return Positions(dweight, taps) <= INT32_MAX - 2 * kStep;
+  return HasShortNumbers(Positions(dweight, taps, taps.out_size[1]));
 }
 
 bool IsInReach(const Dweight&, const gpu::NeighborTable& table) {
@@ -140,8 +172,8 @@ int32_t ChannelBoxes(const Dweight& dweight) { return static_cast<int32_t>(CeilD
 
 int64_t StepsOfRow(const Dweight& dweight) { return CeilDiv(dweight.batch, kStep); }
 
-int64_t Positions(const Dweight& dweight, const DenseTaps& taps) {
-  return dweight.batch * taps.out_size[0] * taps.out_size[1];
+int64_t Positions(const Dweight& dweight, const DenseTaps& taps, int32_t pitch) {
+  return dweight.batch * taps.out_size[0] * pitch;
 }
 
 Corners CornersOf(const DenseTaps& taps, int dimension) {

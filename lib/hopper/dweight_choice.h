@@ -12,6 +12,9 @@ namespace knnconv::hopper {
 // What tiles and cuts follow from.
 struct DweightSizes {
   int64_t lists = 0, boxes = 0, steps = 0;  // boxes of a list, steps of one of its tiles
+  int64_t strips = 0, strip_steps = 0;      // of a list; none where strips cannot serve
+  int64_t strip_taps = 0, strip_lines = 0;
+  double box_cost = 1;  // of a box of x, where one of g takes 1 to fill
   int64_t columns = 0;
   bool sums_rows = false;  // db, from memory
   int64_t partial_elements = 0;
@@ -21,7 +24,8 @@ struct DweightSizes {
 
 struct DweightPlan {
   DweightSizes sizes;
-  int tile = -1;  // of kDweightTiles; -1 where partial sums have no room
+  int tile = -1;  // of kDweightTiles; -1 where it cannot serve, or partial sums have no room
+  int64_t boxes = 0, steps = 0;  // of a list; strips, where the tile has some
   int64_t blocks = 0, row_tiles = 0, column_tiles = 0;
   double cycles = 0;  // of a multiprocessor, estimated; only ratios matter
 };
@@ -31,9 +35,9 @@ DweightPlan PlanDweight(const gpu::Dweight& dweight, const gpu::DenseTaps& taps,
 DweightPlan PlanDweight(const gpu::Dweight& dweight, const gpu::ColumnTaps& taps, const gpu::Device& device, int tile);
 DweightPlan PlanDweight(const gpu::Dweight& dweight, const gpu::SlotTaps& taps, const gpu::Device& device, int tile);
 
-// Whether Hopper's kernels are to compute `dweight`: where they can if `forced`, else where they are expected to be the
-// faster ones, too; and how. They can where x and g are of one 16-bit type, channels and columns multiples of 8, without
-// groups, with room for partial sums, and a dense convolution within the copy engine's reach.
+// Whether Hopper's kernels are to compute `dweight`: where they can if `forced`, else where they are expected to be
+// the faster ones, too; and how. They can where x and g are of one 16-bit type, channels and columns multiples of 8,
+// without groups, with room for partial sums, and a dense convolution within the copy engine's reach.
 bool ChooseDweight(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const gpu::Device& device, bool forced,
                    DweightPlan* plan);
 bool ChooseDweight(const gpu::Dweight& dweight, const gpu::ColumnTaps& taps, const gpu::Device& device, bool forced,
@@ -45,8 +49,8 @@ bool ChooseDweight(const gpu::Dweight& dweight, const gpu::SlotTaps& taps, const
 int32_t ChannelBoxes(const gpu::Dweight& dweight);
 int64_t StepsOfRow(const gpu::Dweight& dweight);
 
-// Rows of g in all.
-int64_t Positions(const gpu::Dweight& dweight, const gpu::DenseTaps& taps);
+// Rows of g in all, where a line has so many.
+int64_t Positions(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, int32_t pitch);
 
 // Where taps of slot 0 of a dimension start and how far they go beyond x's last pixel, as the copy engine counts.
 struct Corners {

@@ -7,13 +7,14 @@
 //
 // A step's boxes lie in shared memory as they lie in memory, a position a line of 128 bytes: both operands of the
 // product are read along their lines (Major::kMN), so that nothing is transposed. A table gives the coordinates of x's
-// boxes, 64 batch entries of one node; for a dense convolution boxes are 64 pixels, moved by the slot's offset. A hole
-// is a box outside the tensor: zeros, and nothing is read.
+// boxes, 64 batch entries of one node; for a dense convolution boxes are 64 pixels, moved by the slot's offset, or
+// strips (dweight_strips.h). A hole is a box outside the tensor: zeros, and nothing is read.
 //
 // One warp issues copies, a lane a box; two warps sum g's columns for db; each of the other warpgroups multiplies its
-// row boxes by all columns. What bounds it: filling shared memory from L2, (rows + columns) for rows * columns
-// products, so tiles are as large as the registers hold. Partial sums leave as they lie in registers: 16 bytes a
-// thread.
+// share of the tile. What bounds it: filling shared memory from L2, about 34 bytes a cycle, with rows + columns for
+// rows * columns products, so tiles are as large as the registers hold. Strips give three times the products for what
+// it takes to fill them; there the warpgroups compute dw^T, with the 192 channels of a strip's taps as columns. Partial
+// sums leave as they lie in registers: 16 bytes a thread.
 #pragma once
 
 #include "hopper/dweight_bias.h"
@@ -43,6 +44,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     FenceAsyncProxy();
     PrefetchTensorMap(&x);
     PrefetchTensorMap(&g);
+    LaunchDependents();  // the reduction, whose blocks find room when the first of these end
   }
   __syncthreads();
   if (warpgroup == 0) {

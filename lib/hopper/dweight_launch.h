@@ -15,11 +15,11 @@ template <typename T>
 gpu::Status LaunchDweightTile(const gpu::LaunchSite& site, int tile, const CUtensorMap& x, const CUtensorMap& g,
                               const DweightTask& task) {
   const DweightTileSize& size = kDweightTiles[tile];
-#define KNNCONV_LAUNCH_TILE(kWarpgroups, kBoxes, kColumns)                                                          \
-  if (size.warpgroups == kWarpgroups && size.warpgroup_boxes == kBoxes && size.columns == kColumns) {               \
-    using Tile = DweightTile<kWarpgroups, kBoxes, kColumns>;                                                        \
+#define KNNCONV_LAUNCH_TILE(kWarpgroups, kBoxes, kColumns, kTaps)                                                     \
+  if (size == DweightTileSize{kWarpgroups, kBoxes, kColumns, kTaps}) {                                                \
+    using Tile = DweightTile<kWarpgroups, kBoxes, kColumns, kTaps>;                                                   \
     return gpu::Launch<DweightKernel<T, Tile>, Tile::kSharedBytes>(site, task.schedule.blocks, Tile::kThreads, x, g,  \
-                                                                   task);                                           \
+                                                                   task);                                             \
   }
   KNNCONV_FOR_EACH_DWEIGHT_TILE(KNNCONV_LAUNCH_TILE)
 #undef KNNCONV_LAUNCH_TILE

@@ -9,33 +9,37 @@
 
 namespace knnconv::hopper {
 
-// Coordinates of the pixel where a step of a dense convolution begins.
+// Coordinates of the pixel where a step of a dense convolution begins, in g and, for a tap without offset, in x.
 class PixelWalk {
  public:
-  KNNCONV_DEVICE PixelWalk(const gpu::DenseTaps& taps, int64_t position) : taps_(taps) {
-    const int64_t line = position / taps.out_size[1];
-    w_ = static_cast<int32_t>(position - line * taps.out_size[1]);
-    image_ = static_cast<int32_t>(line / taps.out_size[0]);
-    h_ = static_cast<int32_t>(line - int64_t{image_} * taps.out_size[0]);
+  KNNCONV_DEVICE PixelWalk(const DweightTask& task, int32_t position)
+      : taps_(task.dense), pitch_(task.pitch) {
+    const int32_t line = position / pitch_;
+    w_ = position - line * pitch_;
+    image_ = line / taps_.out_size[0];
+    h_ = line - image_ * taps_.out_size[0];
   }
 
   KNNCONV_DEVICE void Advance() {
-    w_ += kStep % taps_.out_size[1];
-    h_ += kStep / taps_.out_size[1];
-    if (w_ >= taps_.out_size[1]) {
-      w_ -= taps_.out_size[1];
+    w_ += kStep % pitch_;
+    h_ += kStep / pitch_;
+    if (w_ >= pitch_) {
+      w_ -= pitch_;
       ++h_;
     }
     image_ += h_ / taps_.out_size[0];
     h_ %= taps_.out_size[0];
   }
 
-  KNNCONV_DEVICE int w() const { return w_ * taps_.stride[1] - taps_.padding[1]; }
-  KNNCONV_DEVICE int h() const { return h_ * taps_.stride[0] - taps_.padding[0]; }
+  KNNCONV_DEVICE int g_w() const { return w_; }
+  KNNCONV_DEVICE int g_h() const { return h_; }
+  KNNCONV_DEVICE int x_w() const { return w_ * taps_.stride[1] - taps_.padding[1]; }
+  KNNCONV_DEVICE int x_h() const { return h_ * taps_.stride[0] - taps_.padding[0]; }
   KNNCONV_DEVICE int image() const { return image_; }
 
  private:
   const gpu::DenseTaps& taps_;
+  const int32_t pitch_;
   int32_t w_, h_, image_;
 };
 
@@ -65,7 +69,11 @@ class DweightProducer {
       column_boxes_ = min(Tile::kColumnBoxes, (task_.columns - first_column_ + kBox - 1) / kBox);
       first_channel_ = first_box % task_.channel_boxes * kBox;
       slot_ = segment.list + (first_box + lane_) / task_.channel_boxes;
-      if (task_.kind == TapsKind::kDense) {
+      step_bytes_ = row_boxes_ * kBoxBytes + column_boxes_ * kBoxBytes;
+      if constexpr (Tile::kHasStrips) {
+        step_bytes_ += row_boxes_ * (Tile::kTaps - 1) * task_.dense.dilation[1] * kLineBytes;
+      }
+      if (Tile::kHasStrips || task_.kind == TapsKind::kDense) {
         RunDense(ring, segment);
       } else {
         RunTable(ring, segment);
@@ -79,7 +87,7 @@ class DweightProducer {
   template <typename LoadX, typename LoadG>
   KNNCONV_DEVICE void Step(const DweightRing<Tile>& ring, const LoadX& load_x, const LoadG& load_g) {
     ring.empty[place_.stage].Wait(place_.parity ^ 1);
-    if (IsElected()) ring.full[place_.stage].ArriveExpecting((row_boxes_ + column_boxes_) * kBoxBytes);
+    if (IsElected()) ring.full[place_.stage].ArriveExpecting(step_bytes_);
     int channel = first_channel_;
 #pragma unroll
     for (int box = 0; box < Tile::kRowBoxes; ++box) {
@@ -88,7 +96,7 @@ class DweightProducer {
     }
 #pragma unroll
     for (int box = 0; box < Tile::kColumnBoxes; ++box) {
-      if (box < column_boxes_) load_g(ring.RowBox(place_.stage, Tile::kRowBoxes + box), first_column_ + box * kBox);
+      if (box < column_boxes_) load_g(ring.ColumnBox(place_.stage, box), first_column_ + box * kBox);
     }
     place_.Advance();
   }
@@ -96,10 +104,11 @@ class DweightProducer {
   KNNCONV_DEVICE void RunDense(const DweightRing<Tile>& ring, const DweightSegment& segment) {
     const gpu::DenseTaps& taps = task_.dense;
     constexpr int kShift = 16;
-    const int offset_h = slot_ / taps.kernel_width * taps.dilation[0];
-    const int offset_w = slot_ % taps.kernel_width * taps.dilation[1], offsets = offset_h << kShift | offset_w;
+    const int offset_h = (Tile::kHasStrips ? slot_ : slot_ / taps.kernel_width) * taps.dilation[0];
+    const int offset_w = Tile::kHasStrips ? 0 : slot_ % taps.kernel_width * taps.dilation[1];
+    const int offsets = offset_h << kShift | offset_w;
     int position = segment.first * kStep;
-    PixelWalk pixel(taps, position);
+    PixelWalk pixel(task_, position);
     for (int left = segment.steps; left > 0; --left) {
       Barrier* const full = &ring.full[place_.stage];
       Step(
@@ -107,12 +116,17 @@ class DweightProducer {
           [&](unsigned char* to, int box, int channel) {
             const int offset = __shfl_sync(0xffffffff, offsets, box);
             if (IsElected()) {
-              LoadPixels(to, x_, full, channel, pixel.w(), pixel.h(), pixel.image(), offset & ((1 << kShift) - 1),
-                         offset >> kShift);
+              LoadPixels(to, x_, full, channel, pixel.x_w(), pixel.x_h(), pixel.image(),
+                         offset & ((1 << kShift) - 1), offset >> kShift);
             }
           },
           [&](unsigned char* to, int column) {
-            if (IsElected()) LoadBox(to, g_, full, column, position);
+            if (!IsElected()) return;
+            if constexpr (Tile::kHasStrips) {
+              LoadPixels(to, g_, full, column, pixel.g_w(), pixel.g_h(), pixel.image(), 0, 0);
+            } else {
+              LoadBox(to, g_, full, column, position);
+            }
           });
       pixel.Advance();
       position += kStep;
@@ -162,7 +176,8 @@ class DweightProducer {
 
   int row_boxes_ = 0, column_boxes_ = 0;  // that exist
   int first_channel_ = 0, first_column_ = 0;
-  int slot_ = 0;  // of this lane's box
+  int slot_ = 0;  // of this lane's box; the kernel's row of its strip
+  int step_bytes_ = 0;
 };
 
 }  // namespace knnconv::hopper

@@ -12,7 +12,7 @@ namespace knnconv::hopper {
 // A warpgroup that multiplies.
 template <typename T, typename Tile>
 class DweightProducts {
-  static constexpr int kSums = Tile::kColumns / 2;  // of a thread, for each of its boxes
+  static constexpr int kSums = Tile::kWidth / 2;  // of a thread, for each block of 64 rows
   static constexpr uint64_t kBoxUnits = kBoxBytes / 16;  // of a descriptor's address
 
  public:
@@ -25,8 +25,10 @@ class DweightProducts {
       const DweightSegment segment = walk.segment();
       walk.Advance(segment.steps);
       const bool multiplies = segment.row_tile * Tile::kRowBoxes + first_box < task_.boxes;
-      float* const out = task_.partials + int64_t{segment.part} * Tile::kElements +
-                         (first_box * kBox * Tile::kColumns + thread_ * 4);
+      float* const out = task_.partials + segment.part * Tile::kElements +
+                         (warpgroup_ * Tile::kBoxes * kBox * Tile::kWidth + thread_ * 4);
+      // A strip's 64 channels come again for each tap, some lines further on.
+      const int between = Tile::kHasStrips ? task_.dense.dilation[1] * kLineBytes : kBoxBytes;
       bool has_partial = false;
       // Chains end at different steps in each warpgroup: while one writes its sums, the others multiply.
       int chain = warpgroup_ * task_.chain / Tile::kWarpgroups;
@@ -35,15 +37,17 @@ class DweightProducts {
         ring.full[place_.stage].Wait(place_.parity);
         if (multiplies) {
           FenceProducts();
-          const uint64_t rows = Describe<Major::kMN>(ring.RowBox(place_.stage, first_box), kBoxBytes);
-          const uint64_t columns = Describe<Major::kMN>(ring.ColumnBoxes(place_.stage), kBoxBytes);
+          const unsigned char* const x = ring.RowBox(place_.stage, first_box);
+          const unsigned char* const g = ring.ColumnBox(place_.stage, 0);
+          const uint64_t left = Describe<Major::kMN>(Tile::kHasStrips ? g : x, kBoxBytes);
+          const uint64_t right = Describe<Major::kMN>(Tile::kHasStrips ? x : g, between);
 #pragma unroll
           for (int depth = 0; depth < kStep / 16; ++depth) {
 #pragma unroll
-            for (int box = 0; box < Tile::kBoxes; ++box) {
-              MultiplyAdd<T, Tile::kColumns, Major::kMN, Major::kMN>(
-                  sums_[box], rows + box * kBoxUnits + depth * kDepthAdvance<Major::kMN>,
-                  columns + depth * kDepthAdvance<Major::kMN>);
+            for (int block = 0; block < Tile::kBoxes; ++block) {
+              MultiplyAdd<T, Tile::kWidth, Major::kMN, Major::kMN>(
+                  sums_[block], left + block * kBoxUnits + depth * kDepthAdvance<Major::kMN>,
+                  right + depth * kDepthAdvance<Major::kMN>);
             }
           }
           CommitProducts();
@@ -76,10 +80,10 @@ class DweightProducts {
 
   KNNCONV_DEVICE void Clear() {
 #pragma unroll
-    for (int box = 0; box < Tile::kBoxes; ++box) {
+    for (int block = 0; block < Tile::kBoxes; ++block) {
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) sums_[box][i] = 0;
-      PinSums(sums_[box]);
+      for (int i = 0; i < kSums; ++i) sums_[block][i] = 0;
+      PinSums(sums_[block]);
     }
   }
 
@@ -88,7 +92,7 @@ class DweightProducts {
     constexpr int kBatch = 4;
     float4* const to = reinterpret_cast<float4*>(out);
 #pragma unroll
-    for (int box = 0; box < Tile::kBoxes; ++box) PinSums(sums_[box]);
+    for (int block = 0; block < Tile::kBoxes; ++block) PinSums(sums_[block]);
 #pragma unroll
     for (int first = 0; first < Tile::kBoxes * kSums / 4; first += kBatch) {
       float4 before[kBatch] = {};

@@ -2,88 +2,71 @@
 
 #include <algorithm>
 
-#include "gpu/elements.h"
+#include "hopper/dweight_place.h"
 
 namespace knnconv::hopper {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBatch = 4;       // parts that a thread loads at a time
+constexpr int kBlocksAtOnce = 4;  // of a multiprocessor
+constexpr int kBatch = 4;         // parts that a thread loads at a time
+constexpr int kMostLanes = 32;
 constexpr int kBiasLanes = 128;  // threads that share a sum of db
+constexpr int kBiasBatch = 6;    // as kBatch
 
-struct DweightReduction {
-  DweightTask task;
-  DweightTileSize tile;
-  int32_t lanes;  // threads that share a sum of dw: each adds every lanes-th part, then theirs are added in order
-  int32_t blocks_of_tile;
-  int64_t weight_blocks;  // the others sum db
-  int32_t slots, channels;
-  void *dw, *db;
-  gpu::Element dw_type, db_type;
-};
-
-KNNCONV_DEVICE void Add(float4* sum, const float4& value) {
-  sum->x += value.x;
-  sum->y += value.y;
-  sum->z += value.z;
-  sum->w += value.w;
+KNNCONV_DEVICE void AddOtherLanes(float4* sum, int distance) {
+  Add(sum, {__shfl_xor_sync(kAllLanes, sum->x, distance), __shfl_xor_sync(kAllLanes, sum->y, distance),
+            __shfl_xor_sync(kAllLanes, sum->z, distance), __shfl_xor_sync(kAllLanes, sum->w, distance)});
 }
 
-template <typename T>
-KNNCONV_DEVICE void StorePair(void* out, int64_t at, float first, float second) {
-  struct alignas(2 * sizeof(T)) Pair {
-    T value[2];
-  };
-  reinterpret_cast<Pair*>(static_cast<T*>(out) + at)[0] = {{gpu::FromFloat<T>(first), gpu::FromFloat<T>(second)}};
+KNNCONV_DEVICE void AddOtherLanes(EightSums* sums, int distance) {
+  AddOtherLanes(&sums->first, distance);
+  AddOtherLanes(&sums->second, distance);
 }
 
-KNNCONV_DEVICE void StorePair(void* out, gpu::Element type, int64_t at, float first, float second) {
-  if (type == gpu::Element::kF32) StorePair<float>(out, at, first, second);
-  if (type == gpu::Element::kF16) StorePair<gpu::Half>(out, at, first, second);
-  if (type == gpu::Element::kBF16) StorePair<gpu::BFloat>(out, at, first, second);
+// Adds the sums of a block's lanes, each of `width` threads: those of a warp pairwise, then warps in order. The first
+// lane has the result.
+template <typename Sums>
+KNNCONV_DEVICE void AddLanes(int width, Sums* shared, Sums* sums) {
+  for (int distance = width; distance < 32; distance *= 2) AddOtherLanes(sums, distance);
+  shared[threadIdx.x] = *sums;
+  __syncthreads();
+  if (threadIdx.x >= width) return;
+  for (int other = max(width, 32); other < kThreads; other += max(width, 32)) Add(sums, shared[other + threadIdx.x]);
 }
 
-// A block has kThreads / lanes times four sums of one tile, which lie in a part as a warpgroup's threads held them.
-KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, float4* shared) {
-  const DweightSchedule& schedule = r.task.schedule;
-  const int32_t tile_number = static_cast<int32_t>(blockIdx.x / r.blocks_of_tile);
-  const int32_t list = tile_number / schedule.tiles_of_list(), tile = tile_number % schedule.tiles_of_list();
-  const int width = kThreads / r.lanes, lane = threadIdx.x / width;
-  const int at = static_cast<int>(blockIdx.x % r.blocks_of_tile) * width + threadIdx.x % width;
-
-  // Four sums: two columns of two rows (MultiplyAdd says which).
-  const int thread = at % 128, eight = at / 128 % (r.tile.columns / 8);
-  const int box = tile / schedule.column_tiles * r.tile.row_boxes() + at / (16 * r.tile.columns);
-  const int slot = list + box / r.task.channel_boxes;
-  const int channel = box % r.task.channel_boxes * kBox + thread / 32 * 16 + thread % 32 / 4;
-  const int column = tile % schedule.column_tiles * r.tile.columns + eight * 8 + thread % 4 * 2;
-  const bool exists = box < r.task.boxes && channel < r.channels && column < r.task.columns;
-
-  float4 sum = {0, 0, 0, 0};
-  if (exists) {
-    const DweightParts parts = PartsOf(schedule, list, tile);
-    const int64_t pitch = r.tile.elements() / 4;
-    const float4* const partials = reinterpret_cast<const float4*>(r.task.partials) + at;
-    for (int32_t part = parts.first + lane; part < parts.end; part += kBatch * r.lanes) {
-      float4 loaded[kBatch] = {};
+// A block has kThreads / lanes times eight sums of one tile, which lie in a part as a warpgroup's threads held them.
+KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, int64_t number, EightSums* shared) {
+  const gpu::Divisor::Result in_tile = r.by_blocks_of_tile.Divide(static_cast<int>(number));
+  const gpu::Divisor::Result in_list = r.by_tiles_of_list.Divide(in_tile.quotient);
+  const int32_t list = in_list.quotient, tile = in_list.remainder;
+  const int width = kThreads / r.lanes;  // a power of two, and at least the 8 threads that share a line of memory
+  const int lane = threadIdx.x / width, unit = in_tile.remainder * width + threadIdx.x % width;
+  const int thread = unit % 128, pair = unit / 128;
+  const DweightParts parts = PartsOf(r.task.schedule, list, tile);
+  const int64_t pitch = r.tile.elements() / 4;
+  const float4* const partials = reinterpret_cast<const float4*>(r.task.partials) + pair * 256 + thread;
+  EightSums sums = {};
+  WaitForPrerequisites();
+  for (int32_t part = parts.first + lane; part < parts.end; part += kBatch * r.lanes) {
+    EightSums loaded[kBatch] = {};
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (part + i * r.lanes < parts.end) loaded[i] = partials[(part + i * r.lanes) * pitch];
-      }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) Add(&sum, loaded[i]);
+    for (int i = 0; i < kBatch; ++i) {
+      const float4* const from = partials + (part + i * r.lanes) * pitch;
+      if (part + i * r.lanes < parts.end) loaded[i] = {from[0], from[128]};
     }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) Add(&sums, loaded[i]);
   }
-  if (r.lanes > 1) {
-    shared[threadIdx.x] = sum;
-    __syncthreads();
-    if (lane != 0) return;
-    for (int other = 1; other < r.lanes; ++other) Add(&sum, shared[other * width + threadIdx.x]);
+  if (r.lanes > 1) AddLanes(width, shared, &sums);
+  if (threadIdx.x / 32 * 32 >= width) return;
+  const DweightPlace place = PlaceOf(r, list, tile, thread, pair);
+  const bool stores = lane == 0 && place.exists;
+  if (r.tile.has_strips()) {
+    StoreOfStrips(r, place, sums, stores);
+  } else if (stores) {
+    StoreOfBoxes(r, place, sums);
   }
-  if (!exists) return;
-  const int64_t to = (int64_t{slot} * r.channels + channel) * r.task.columns + column;
-  StorePair(r.dw, r.dw_type, to, sum.x, sum.y);
-  if (channel + 8 < r.channels) StorePair(r.dw, r.dw_type, to + int64_t{8} * r.task.columns, sum.z, sum.w);
 }
 
 // The lane's share of the sums of boxes: parts of all row tiles, as if each tile had as many as one may have.
@@ -95,10 +78,25 @@ KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column
   // A part that neither begins nor ends its tile has at least so many steps as the shortest stretch of a block.
   const int32_t shortest = max(schedule.Length() / schedule.blocks, 1), most = (schedule.steps / shortest + 2) * sums;
   float4 sum = {0, 0, 0, 0};
-  for (int32_t at = lane; at < schedule.row_tiles * most; at += kBiasLanes) {
-    const DweightParts parts = PartsOf(schedule, 0, at / most * schedule.column_tiles + column / r.tile.columns);
-    const int32_t part = parts.first + at % most / sums;
-    if (part < parts.end) Add(&sum, partials[int64_t{part} * (kBiasSums / 4) + at % sums * quads]);
+  for (int32_t first = lane; first < schedule.row_tiles * most; first += kBiasBatch * kBiasLanes) {
+    const float4* from[kBiasBatch];
+#pragma unroll
+    for (int i = 0; i < kBiasBatch; ++i) {
+      const int32_t at = first + i * kBiasLanes;
+      from[i] = nullptr;
+      if (at >= schedule.row_tiles * most) continue;
+      const DweightParts parts = PartsOf(schedule, 0, at / most * schedule.column_tiles + column / r.tile.columns);
+      const int32_t part = parts.first + at % most / sums;
+      if (part < parts.end) from[i] = partials + int64_t{part} * (kBiasSums / 4) + at % sums * quads;
+    }
+    WaitForPrerequisites();
+    float4 loaded[kBiasBatch] = {};
+#pragma unroll
+    for (int i = 0; i < kBiasBatch; ++i) {
+      if (from[i] != nullptr) loaded[i] = *from[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kBiasBatch; ++i) Add(&sum, loaded[i]);
   }
   return sum;
 }
@@ -109,6 +107,7 @@ KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int lane, int column
   const int columns = min(r.task.columns - chunk * kBiasSums, kBiasSums), sums = BiasParts(columns);
   const float4* const partials = reinterpret_cast<const float4*>(r.task.bias_partials) + column % kBiasSums / 4;
   float4 sum = {0, 0, 0, 0};
+  WaitForPrerequisites();
   for (int32_t at = lane; at < r.task.schedule.blocks * sums; at += kBiasLanes) {
     const int64_t part = int64_t{at / sums} * chunks + chunk;
     Add(&sum, partials[part * (kBiasSums / 4) + at % sums * (columns / 4)]);
@@ -116,39 +115,60 @@ KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int lane, int column
   return sum;
 }
 
-// A block has kThreads / kBiasLanes times four columns. Lanes' sums are added pairwise.
+// A block has kThreads / kBiasLanes times four columns.
 KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4* shared) {
   constexpr int kWidth = kThreads / kBiasLanes;
   const int lane = threadIdx.x / kWidth;
   const int column = static_cast<int>(block * kWidth + threadIdx.x % kWidth) * 4;
   float4 sum = {0, 0, 0, 0};
   if (column < r.task.columns) sum = r.task.SumsBoxes() ? AddBoxSums(r, lane, column) : AddRowSums(r, lane, column);
-  for (int half = kBiasLanes / 2; half > 0; half /= 2) {
-    shared[threadIdx.x] = sum;
-    __syncthreads();
-    if (lane < half) Add(&sum, shared[threadIdx.x + half * kWidth]);
-    __syncthreads();
-  }
+  AddLanes(kWidth, shared, &sum);
   if (lane != 0 || column >= r.task.columns) return;
   StorePair(r.db, r.db_type, column, sum.x, sum.y);
   StorePair(r.db, r.db_type, column + 2, sum.z, sum.w);
 }
 
-__global__ void __launch_bounds__(kThreads) ReduceKernel(const KNNCONV_PARAMETER DweightReduction reduction) {
-  __shared__ float4 shared[kThreads];
-  if (blockIdx.x < reduction.weight_blocks) {
-    ReduceWeight(reduction, shared);
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
+    ReduceKernel(const KNNCONV_PARAMETER DweightReduction reduction) {
+  __shared__ EightSums shared[kThreads];
+  // Of db first: theirs are the longest chains of loads.
+  const int64_t bias_blocks = gridDim.x - reduction.weight_blocks;
+  if (blockIdx.x < bias_blocks) {
+    ReduceBias(reduction, blockIdx.x, reinterpret_cast<float4*>(shared));
   } else {
-    ReduceBias(reduction, blockIdx.x - reduction.weight_blocks, shared);
+    ReduceWeight(reduction, blockIdx.x - bias_blocks, shared);
   }
 }
 
-// A thread adds about four parts.
-int LanesOf(const DweightSchedule& schedule) {
+int64_t BlocksOfTile(const DweightTileSize& tile, int lanes) { return tile.elements() / 8 * lanes / kThreads; }
+
+// So many that a thread adds about kBatch parts, while all blocks run at once.
+int LanesOf(const DweightSchedule& schedule, const DweightTileSize& tile) {
   const int parts = schedule.blocks / schedule.tiles() + 1;
+  const int64_t most_blocks = int64_t{kBlocksAtOnce} * schedule.blocks;
   int lanes = 1;
-  while (lanes < 16 && lanes * kBatch < parts) lanes *= 2;
+  while (lanes < kMostLanes && lanes * kBatch < parts &&
+         schedule.tiles() * BlocksOfTile(tile, 2 * lanes) <= most_blocks) {
+    lanes *= 2;
+  }
   return lanes;
+}
+
+// Launches the reduction so that its blocks may start while the last ones of the kernel before it still run.
+gpu::Status LaunchReduction(const gpu::LaunchSite& site, int64_t blocks, DweightReduction& reduction) {
+  KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<ReduceKernel, 0>(site, 0, kThreads, reduction)));
+  if (site.prepare) return {};
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kThreads);
+  config.stream = site.stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, ReduceKernel, reduction));
+  return {};
 }
 
 }  // namespace
@@ -158,17 +178,21 @@ gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dw
   DweightReduction reduction;
   reduction.task = task;
   reduction.tile = tile;
-  reduction.lanes = LanesOf(task.schedule);
-  reduction.blocks_of_tile = static_cast<int32_t>(tile.elements() / 4 * reduction.lanes / kThreads);
-  reduction.weight_blocks = int64_t{task.schedule.tiles()} * reduction.blocks_of_tile;
-  reduction.slots = dweight.slots;
+  reduction.lanes = LanesOf(task.schedule, tile);
+  const auto blocks_of_tile = static_cast<uint32_t>(BlocksOfTile(tile, reduction.lanes));
+  reduction.by_blocks_of_tile = gpu::Divisor(blocks_of_tile);
+  reduction.by_tiles_of_list = gpu::Divisor(static_cast<uint32_t>(task.schedule.tiles_of_list()));
+  reduction.by_column_tiles = gpu::Divisor(static_cast<uint32_t>(task.schedule.column_tiles));
+  reduction.by_pairs = gpu::Divisor(static_cast<uint32_t>(tile.width() / 16));
+  reduction.by_channel_boxes = gpu::Divisor(static_cast<uint32_t>(task.channel_boxes));
+  reduction.weight_blocks = int64_t{task.schedule.tiles()} * blocks_of_tile;
   reduction.channels = dweight.channels;
   reduction.dw = dweight.dw;
   reduction.db = dweight.db;
   reduction.dw_type = dweight.dw_type;
   reduction.db_type = dweight.db_type;
   const int64_t bias_blocks = dweight.db == nullptr ? 0 : CeilDiv(dweight.columns, kThreads / kBiasLanes * 4);
-  return gpu::Launch<ReduceKernel, 0>(site, reduction.weight_blocks + bias_blocks, kThreads, reduction);
+  return LaunchReduction(site, reduction.weight_blocks + bias_blocks, reduction);
 }
 
 }  // namespace knnconv::hopper

@@ -16,14 +16,15 @@ enum class TapsKind : int { kColumns, kSlots, kDense };
 struct DweightTask {
   DweightSchedule schedule;
   TapsKind kind;
-  int32_t boxes;          // rows of a list
-  int32_t channel_boxes;  // of a slot
+  int32_t boxes;          // rows of a list, or strips
+  int32_t channel_boxes;  // of a slot, or of a kernel row
   int32_t columns;        // of dw
   int32_t chain;          // steps whose products lie in one chain in the accumulators
   gpu::NeighborTable table;
   const int32_t* rows;     // of the slot order's taps
   const int32_t* sources;  // of the slot order's taps
   gpu::DenseTaps dense;
+  int32_t pitch;         // of a dense convolution: positions from one line of pixels to the next
   float* partials;       // a tile for each part
   float* bias_partials;  // kBiasSums for each part; with kSlots, for each block and kBiasSums columns; null: no db
   const void* g;         // [g_rows, columns]
@@ -33,14 +34,20 @@ struct DweightTask {
   KNNCONV_HOST_DEVICE bool SumsBoxes() const { return bias_partials != nullptr && kind != TapsKind::kSlots; }
 };
 
-template <int kWarpgroups_, int kBoxes_, int kColumns_>
+template <int kWarpgroups_, int kBoxes_, int kColumns_, int kTaps_>
 struct DweightTile {
+  static constexpr DweightTileSize kSize = {kWarpgroups_, kBoxes_, kColumns_, kTaps_};
   static constexpr int kWarpgroups = kWarpgroups_, kBoxes = kBoxes_, kColumns = kColumns_;  // kBoxes: of a warpgroup
-  static constexpr int kRowBoxes = kWarpgroups * kBoxes, kColumnBoxes = kColumns / kBox;
-  static constexpr int kElements = kRowBoxes * kBox * kColumns;
+  static constexpr int kTaps = kTaps_;
+  static constexpr bool kHasStrips = kSize.has_strips();
+  static constexpr int kRowBoxes = kSize.row_boxes(), kColumnBoxes = kColumns / kBox;
+  static constexpr int64_t kElements = kSize.elements();
   static constexpr int kThreads = (1 + kWarpgroups) * 128;
+  static constexpr int kWidth = kSize.width();  // of products
+  static_assert(!kHasStrips || (kBoxes == 1 && kColumns == kBox));
 
-  static constexpr int kStageBytes = (kRowBoxes + kColumnBoxes) * kBoxBytes;
+  static constexpr int kRowBoxBytes = kHasStrips ? kMostStripLines * kLineBytes : kBoxBytes;
+  static constexpr int kStageBytes = kRowBoxes * kRowBoxBytes + kColumnBoxes * kBoxBytes;
   static constexpr int kRoom = 227 * 1024 - 1024 - 256;  // less what aligning the stages and the barriers take
   static constexpr int kStages = kRoom / kStageBytes < 16 ? kRoom / kStageBytes : 16;
   static constexpr int kSharedBytes = kStages * kStageBytes + 1024 + 256;
@@ -72,9 +79,11 @@ struct DweightRing {
   Barrier* empty;
 
   KNNCONV_DEVICE unsigned char* RowBox(int stage, int box) const {
-    return stages + stage * Tile::kStageBytes + box * kBoxBytes;
+    return stages + stage * Tile::kStageBytes + box * Tile::kRowBoxBytes;
   }
-  KNNCONV_DEVICE unsigned char* ColumnBoxes(int stage) const { return RowBox(stage, Tile::kRowBoxes); }
+  KNNCONV_DEVICE unsigned char* ColumnBox(int stage, int box) const {
+    return RowBox(stage, Tile::kRowBoxes) + box * kBoxBytes;
+  }
 };
 
 }  // namespace knnconv::hopper

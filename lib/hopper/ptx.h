@@ -181,6 +181,11 @@ KNNCONV_DEVICE bool SyncAny(int id, int threads, bool predicate) {
   return any != 0;
 }
 
+// Lets a kernel that was launched with the attribute of programmatic serialization start as soon as all blocks of this
+// one have called or ended. There, WaitForPrerequisites returns when this kernel has ended and its writes are visible.
+KNNCONV_DEVICE void LaunchDependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+KNNCONV_DEVICE void WaitForPrerequisites() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // Every warp of a warpgroup gives registers away, or takes them; kCount is a multiple of 8.
 template <int kCount>
 KNNCONV_DEVICE void ShrinkRegisters() {

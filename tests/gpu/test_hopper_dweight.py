@@ -22,6 +22,12 @@ DENSE = [
     (2, 40, 4, 256, 192, (3, 3), (1, 1), (1, 1), (1, 1), (40, 4)),
     (1, 1, 1, 64, 64, (5, 5), (1, 1), (2, 2), (1, 1), (1, 1)),
 ]
+STRIPS = [
+    (256, 16, 16, 64, 64, (3, 3), (1, 1), (1, 1), (1, 1), (16, 16)),
+    (131, 14, 14, 256, 264, (3, 3), (1, 1), (1, 1), (1, 1), (14, 14)),
+    (128, 27, 28, 120, 56, (3, 3), (1, 1), (2, 2), (2, 2), (27, 28)),
+    (64, 60, 41, 64, 64, (5, 3), (2, 1), (2, 0), (1, 1), (30, 39)),
+]
 # B, C, O, N, M, K, V (None: the column is the slot)
 KNN = [
     (64, 64, 64, 50, 41, 9, None),
@@ -116,6 +122,19 @@ def test_a_table_of_holes():
         dw, db = knn_dweight(x, g, indices, given, num_slots=2, out_dtype=F32)
         np.testing.assert_array_equal(dw, np.zeros((2, 64, 64)))
         np.testing.assert_array_equal(db, np.full(64, 128))
+
+
+@pytest.mark.parametrize("shape", STRIPS, ids=str)
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_strips(shape, dtype):
+    """So many positions that the taps of a kernel row share boxes of x; images are alike, one is the oracle's."""
+    batch, *one = shape
+    _, g, window = _dense((1, *one), dtype)
+    rng = np.random.default_rng(0)
+    x, g = (rng.integers(-2, 3, (1, *size)).astype(dtype) for size in (one[:3], g.shape[1:]))
+    found = dense_dweight(np.repeat(x, batch, 0), np.repeat(g, batch, 0), out_dtype=F32, **window)
+    for got, exact in zip(found, oracle.dense_dweight(x, g, **window), strict=True):
+        np.testing.assert_array_equal(got, batch * exact)
 
 
 def test_counts_of_taps():

@@ -1,9 +1,13 @@
-// Runs the kernels of few channels (halo.h, halo_dweight.h, stem.h, stem_dweight.h) and compares with sums in double, tap
-// by tap.
+// Runs the kernels of few channels (halo.h, halo_dweight.h, stem.h, stem_dinput.h, stem_dweight.h) and compares with sums in
+// double, tap by tap.
+#include <algorithm>
+#include <tuple>
+
 #include "check.h"
 #include "gpu/halo.h"
 #include "gpu/halo_dweight.h"
 #include "gpu/stem.h"
+#include "gpu/stem_dinput.h"
 #include "gpu/stem_dweight.h"
 
 using namespace knnconv::gpu;
@@ -197,6 +201,28 @@ void CheckWindow(int64_t batch, const Window& window, int channels, int columns)
   });
 }
 
+// The taps by (source, slot, row), with room for a few more.
+struct SourceOrder {
+  Array<int32_t> offsets, rows, slots;
+
+  explicit SourceOrder(const Problem& p) {
+    std::vector<Tap> taps = p.taps;
+    std::sort(taps.begin(), taps.end(), [](const Tap& a, const Tap& b) {
+      return std::tie(a.source, a.slot, a.row) < std::tie(b.source, b.slot, b.row);
+    });
+    for (int64_t n = 0, next = 0; n <= p.sources; ++n) {
+      offsets.insert(offsets.end(), {static_cast<int32_t>(next), 0});
+      while (next < static_cast<int64_t>(taps.size()) && taps[next].source == n) ++next;
+    }
+    for (const Tap& tap : taps) {
+      rows.push_back(static_cast<int32_t>(tap.row));
+      slots.push_back(tap.slot);
+    }
+    rows.resize(taps.size() + 5, INT32_MAX);
+    slots.resize(rows.size(), INT32_MAX);
+  }
+};
+
 template <typename T>
 void CheckTable(int64_t batch, int rows, int sources, int channels, int columns, int neighbours) {
   Problem p{batch, rows, sources, neighbours, channels, columns, {}};
@@ -205,12 +231,26 @@ void CheckTable(int64_t batch, int rows, int sources, int channels, int columns,
     for (int k = 0; k < neighbours; ++k) {
       const int32_t junk[] = {-1, sources, INT32_MAX, INT32_MIN};
       const bool hole = m == 1 || Pick(0, 6) == 0;
-      indices.push_back(hole ? junk[Pick(0, 3)] : Pick(0, sources - 1));
+      indices.push_back(hole ? junk[Pick(0, 3)] : Pick(0, 1) == 0 ? 0 : Pick(0, sources - 1));  // 0 may be a hub
       if (!hole) p.taps.push_back({m, indices.back(), k});
     }
   }
   const std::string name = "table " + std::to_string(channels) + " -> " + std::to_string(columns);
-  const auto none = [](const LaunchSite&, const Device&, const TapGemm&) { return false; };
+  const SourceOrder order(p);
+  const auto dinput = [&](const LaunchSite& site, const Device& device, TapGemm& gemm) {
+    gemm.kind = Taps::kSources;
+    gemm.table.sources = order.rows.data();
+    gemm.table.slots = order.slots.data();
+    gemm.table.offsets = order.offsets.data();
+    gemm.table.taps = static_cast<int64_t>(order.rows.size());
+    auto room = Unwritten(4000);
+    gemm.workspace = room.data();
+    gemm.workspace_bytes = static_cast<int64_t>(room.size()) * 4;
+    StemDinputPlan plan;
+    if (!ChooseStem(gemm, device, /*forced=*/true, &plan)) return false;
+    RequireOk(name, RunStemDinput(site, gemm, device, plan));
+    return true;
+  };
   const auto forward = [&](const LaunchSite& site, const Device& device, TapGemm& gemm) {
     gemm.kind = Taps::kColumns;
     gemm.table.sources = indices.data();
@@ -220,7 +260,7 @@ void CheckTable(int64_t batch, int rows, int sources, int channels, int columns,
     RequireOk(name, RunStem(site, gemm, device, plan));
     return true;
   };
-  Check<T>(name, p, forward, none, [&](const LaunchSite& site, const Device& device, const Dweight& dweight) {
+  Check<T>(name, p, forward, dinput, [&](const LaunchSite& site, const Device& device, const Dweight& dweight) {
     const ColumnTaps taps{{indices.data(), nullptr, sources, rows, neighbours, neighbours, false}, {}};
     StemDweightPlan plan;
     if (!ChooseStem(dweight, taps, device, /*forced=*/true, &plan)) return false;
@@ -246,6 +286,8 @@ int main(int argc, char** argv) {
   CheckTable<BFloat>(3, 40, 37, 3, 24, 11);
   CheckTable<Half>(2, 70, 90, 4, 104, 6);
   CheckTable<BFloat>(1, 17, 20, 1, 64, 50);
+  CheckTable<Half>(1, 23, 150, 3, 96, 37);
+  CheckTable<BFloat>(2, 9, 65, 2, 40, 30);
   for (int i = 0; i < RandomShapes(argc, argv); ++i) {
     CheckRandom<Half>();
     CheckRandom<BFloat>();

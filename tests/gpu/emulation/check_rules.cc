@@ -6,7 +6,9 @@
 #include "gpu/dweight_choice.h"
 #include "gpu/halo.h"
 #include "gpu/halo_dweight.h"
+#include "gpu/hub_sums.h"
 #include "gpu/tap_choice.h"
+#include "hopper/dweight_choice.h"
 
 using namespace knnconv;
 using namespace knnconv::gpu;
@@ -16,10 +18,10 @@ namespace {
 
 constexpr Device kH200{132, 90, 227 << 10}, kA100{108, 80, 163 << 10}, kT4{40, 75, 64 << 10}, kL4{58, 89, 99 << 10};
 
-enum Kernel { kNone, kTiles, kHaloPatches, kStems, kHopperTiles };
+enum Kernel { kNone, kTiles, kHaloPatches, kStems, kHopperTiles, kStemSums };
 
-template <typename Tiles, typename Halo, typename Stem, typename Hopper>
-Kernel KernelOf(const std::variant<Tiles, Halo, Stem, Hopper>& decision) {
+template <typename... Plans>
+Kernel KernelOf(const std::variant<Plans...>& decision) {
   return static_cast<Kernel>(decision.index() + 1);
 }
 
@@ -76,6 +78,8 @@ TapGemm Sources(int batch, int sources, int rows, int slots, int channels, int o
   gemm.kind = Taps::kSources;
   gemm.transposed = true;
   gemm.slots = slots;
+  gemm.table.taps = int64_t{rows} * slots;
+  gemm.workspace_bytes = HubPartials(gemm, gemm.table.taps) * 4;
   return gemm;
 }
 
@@ -119,9 +123,22 @@ void CheckFamilies() {
   Require("stem", Ask(Columns(128, 4085, 964, 121, 3, 96), kH200) == kStems);
   Require("stem of a sample", Ask(Columns(1, 4085, 964, 121, 3, 96), kH200) == kTiles);
   Require("stem of 8 neighbours", Ask(Columns(128, 4085, 964, 8, 3, 96), kH200) == kTiles);
+  Require("dinput of a stem", Ask(Sources(128, 4085, 964, 121, 3, 96), kH200) == kStemSums);
+  Require("dinput of a stem on 8.0", Ask(Sources(128, 4085, 964, 121, 3, 96), kA100) == kStemSums);
+  Require("dinput of a stem on 8.9", Ask(Sources(128, 4085, 964, 121, 3, 96), kL4) == kTiles);  // 3 slots at a time
+  Require("dinput of a stem of a sample", Ask(Sources(1, 4085, 964, 121, 3, 96), kH200) == kTiles);
+  Require("dinput of a stem to 104", Ask(Sources(128, 4085, 964, 121, 3, 104), kH200) == kTiles);
+  Require("dinput of 5 channels", Ask(Sources(128, 4085, 964, 121, 5, 96), kH200) == kTiles);
+  TapGemm sparse = Sources(128, 4085, 964, 121, 3, 96);
+  sparse.table.taps = 964 * 30;
+  sparse.workspace_bytes = HubPartials(sparse, sparse.table.taps) * 4;
+  Require("dinput of few taps", Ask(sparse, kH200) == kTiles);
+  Require("dinput of few taps, halo", Ask(sparse, kH200, Wanted(KernelFamily::kHalo)) == kStemSums);
+  sparse.workspace_bytes = 1000;
+  Require("dinput without room", Ask(sparse, kH200, Wanted(KernelFamily::kHalo)) == kNone);
   Require("table", Ask(Columns(256, 1024, 1024, 9, 64, 64), kH200) == kHopperTiles);
   Require("table, halo", Ask(Columns(256, 1024, 1024, 9, 64, 64), kH200, Wanted(KernelFamily::kHalo)) == kNone);
-  Require("cells of 64 channels", Ask(Sources(1, 100000, 100000, 27, 64, 64), kH200) == kTiles);
+  Require("cells of 64 channels", Ask(Sources(1, 100000, 100000, 27, 64, 64), kH200) == kHopperTiles);
   Require("cells of 128 channels", Ask(Sources(1, 100000, 100000, 27, 128, 128), kH200) == kHopperTiles);
   TapGemm nothing = Columns(256, 1024, 1024, 9, 64, 64);
   nothing.depth = 0;
@@ -296,6 +313,29 @@ void CheckDweightTiles() {
   Require("64 rows by elements", Ask(Gradient(256, 9, 3, 64), Pixels(16), kH200, middle) == kNone);
 }
 
+// Whether taps of a kernel row share boxes of x.
+bool HasStrips(const Dweight& dweight, const DenseTaps& taps) {
+  hopper::DweightPlan plan;
+  return hopper::ChooseDweight(dweight, taps, kH200, /*forced=*/true, &plan) &&
+         hopper::kDweightTiles[plan.tile].has_strips();
+}
+
+void CheckStrips() {
+  const Dweight dweight = Gradient(128, 9, 64, 64);
+  Require("strips", HasStrips(dweight, Pixels(56)));
+  Require("strips of few positions", !HasStrips(Gradient(1, 9, 64, 64), Pixels(16)));
+  Require("strips, stride 2", !HasStrips(dweight, Pixels(112, 3, 2)));
+  Require("strips, kernel 5", !HasStrips(Gradient(128, 25, 64, 64), Pixels(56, 5)));
+  DenseTaps taps = Pixels(56);
+  taps.stride[0] = 2, taps.out_size[0] = 28;
+  Require("strips, every other line", HasStrips(dweight, taps));
+  for (int dilation : {4, 5}) {  // 72 lines of shared memory, and 74
+    taps = Pixels(56);
+    taps.dilation[1] = taps.padding[1] = dilation;
+    Require("strips, dilation " + std::to_string(dilation), HasStrips(dweight, taps) == (dilation == 4));
+  }
+}
+
 void CheckDweightOffsets() {
   Dweight dweight = Gradient(256, 9, 64, 64);
   dweight.x = At(2);
@@ -323,6 +363,7 @@ int main() {
   CheckOffsets();
   CheckDweightFamilies();
   CheckDweightTiles();
+  CheckStrips();
   CheckDweightOffsets();
   return Result();
 }

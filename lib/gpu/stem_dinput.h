@@ -1,0 +1,68 @@
+// dinput of a table for up to 4 channels of x, such as the first layer of a network: two kernels, of stem_order.cu and
+// stem_dinput_kernel.h, and when they run.
+//
+// A thread block has one sample. Slot by slot it multiplies all rows of g, keeps the products of as many slots as
+// shared memory holds, a *stretch* of slots, and adds them up where the taps of that stretch say:
+//
+//     P[slot, m, :] = g[b, m, :] @ weight[slot]^T          dx[b, n, :] = sum over taps (m, slot) of n:  P[slot, m, :]
+//
+// Every row of g has a tap in nearly every slot of a stem, so that few products are in vain, and a tap costs a few
+// additions where the portable kernels multiply a padded row of g once more.
+#pragma once
+
+#include "gpu/device.h"
+#include "gpu/divisor.h"
+#include "gpu/stem.h"
+#include "gpu/tap_gemm.h"
+
+namespace knnconv::gpu {
+
+inline constexpr int kOrderedSources = 64;  // whose taps stand together, by stretch
+inline constexpr int kMostStretches = 64;
+inline constexpr int kFirstEnd = 2;  // before a block's ends stands where its lists begin
+inline constexpr int kMostStemDepth = 96;   // channels of g, of which registers hold a tile of weights whole
+
+struct StemDinputPlan {
+  int32_t stretch, stretches;  // slots of one, and their number
+  int32_t pitch;               // rows of g from one slot's products to the next
+  int32_t slot_step;           // of a tap's place from one slot to the next
+  int32_t units;               // of 8 rows of g
+  int32_t blocks;              // of kOrderedSources sources
+  int32_t singles_at, sums_at, weights_at, bytes;  // places in shared memory; products of channel pairs begin at 0
+  Divisor by_stretch;
+  int32_t nowhere;             // a place whose products are 0
+  // What the first kernel writes: of each group, one past the last pair of each (block, stretch, source), and the
+  // places of two taps' products, or of one and nowhere.
+  int32_t block_ends;          // kFirstEnd + stretches * kOrderedSources
+  uint32_t* ends;              // [groups, blocks, block_ends]
+  uint32_t* pairs;             // [groups, group_pairs], those of a block from BlockPairs on
+  int64_t group_pairs;
+
+  // Of a block whose first tap is `begin` in the source order: each of its lists, and of those before, may have half
+  // a pair in vain.
+  KNNCONV_HOST_DEVICE int64_t BlockPairs(int64_t begin, int64_t block) const {
+    return (begin + block * stretches * kOrderedSources + 1) / 2;
+  }
+};
+
+// Whether the stem kernels of dinput are to compute `gemm`: where they can if `forced`, else where they are expected to
+// be the fastest, too; and how they are laid out.
+bool ChooseStem(const TapGemm& gemm, const Device& device, bool forced, StemDinputPlan* plan);
+
+Status LaunchStemOrder(const LaunchSite& site, const TapGemm& gemm, const StemDinputPlan& plan);
+
+// Instantiated in a source of its own for each type of products.
+template <typename T>
+Status LaunchStemDinput(const LaunchSite& site, const TapGemm& gemm, const StemDinputPlan& plan, int shared_limit);
+extern template Status LaunchStemDinput<Half>(const LaunchSite&, const TapGemm&, const StemDinputPlan&, int);
+extern template Status LaunchStemDinput<BFloat>(const LaunchSite&, const TapGemm&, const StemDinputPlan&, int);
+
+// Writes all rows, those of hubs too.
+inline Status RunStemDinput(const LaunchSite& site, const TapGemm& gemm, const Device& device,
+                            const StemDinputPlan& plan) {
+  KNNCONV_GPU_RETURN_IF_ERROR(LaunchStemOrder(site, gemm, plan));
+  return gemm.compute_type == Element::kF16 ? LaunchStemDinput<Half>(site, gemm, plan, device.shared_bytes)
+                                            : LaunchStemDinput<BFloat>(site, gemm, plan, device.shared_bytes);
+}
+
+}  // namespace knnconv::gpu

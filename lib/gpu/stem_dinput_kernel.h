@@ -1,0 +1,118 @@
+// dinput over a table, for up to 4 channels of x, stretch by stretch (stem_dinput.h):
+//
+//     P[slot, m, c] = sum over o:  weight[slot, c, o] * g[b, m, o]             for the slots of a stretch
+//     dx[b, n, c] += sum over the stretch's taps (m, slot) of source n:  P[slot, m, c]
+//
+//         weights: 3 tiles of 16 (slot, channel), in every warp's registers   8 rows of g at a time, from global memory
+//         products of a stretch of slots, fp32                                shared memory, with the next weights
+//         sums of all sources, fp32                                           shared memory
+//
+// A lane of the second part has two neighbouring sources; both lists together keep it busy where one is short, and a
+// long list is the whole warp's. Products lie as pairs of channels and single ones: 8 bytes of one bank in 16, then 4
+// of one in 32.
+//
+// What bounds it: reading g once a stretch, and shared memory, where rows of taps lie at random and meet the same
+// banks.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/lanes.h"
+#include "gpu/stem_dinput_lists.h"
+#include "gpu/stem_dinput_products.h"
+
+namespace knnconv::gpu {
+
+template <typename Shape>
+KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int64_t node,
+                              const StemSourceSums<Shape>& sums) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (node + i >= gemm.nodes) continue;
+#pragma unroll
+    for (int c = 0; c < Shape::kChannels; ++c) {
+      StoreElement(gemm.out, gemm.out_type, sample.out + (node + i) * Shape::kChannels + c, sums[i][c]);
+    }
+  }
+}
+
+// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `ends` are the lane's, of
+// the warp's first block, and `lists` what they say.
+template <typename Shape>
+KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample, int stretch,
+                               const uint32_t* ends, StemLists lists, char* shared) {
+  constexpr int kChannels = Shape::kChannels;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const uint32_t nowhere = static_cast<uint32_t>(plan.nowhere) * 0x10001u;
+  // One block's products are added while the next one's first pairs and the lists of the one after it are loaded.
+  const int step = Shape::kWarps * plan.block_ends;
+  StemLists next = FindLists(ends += step, warp + Shape::kWarps < plan.blocks);
+  StemCursors cursors = OpenCursors(sample.pairs, lists, nowhere);
+  __syncthreads();  // all products are there
+#pragma unroll 1
+  for (int block = warp; block < plan.blocks; block += Shape::kWarps) {
+    const StemLists current = lists;
+    const StemCursors first = cursors;
+    lists = next;
+    cursors = OpenCursors(sample.pairs, lists, nowhere);
+    next = FindLists(ends += step, block + 2 * Shape::kWarps < plan.blocks);
+
+    const int node = block * kOrderedSources + lane * 2;
+    float2* const kept = reinterpret_cast<float2*>(shared + plan.sums_at) + node / 2 * kChannels;
+    StemSourceSums<Shape> sums = {};
+#pragma unroll
+    for (int c = 0; c < kChannels && stretch > 0; ++c) {
+      const float2 two = kept[c];
+      sums[c * 2 / kChannels][c * 2 % kChannels] = two.x;
+      sums[(c * 2 + 1) / kChannels][(c * 2 + 1) % kChannels] = two.y;
+    }
+    AddShortLists<Shape>(plan, first, nowhere, shared, sums);
+    if (AnyLane(IsLong(current, 0) || IsLong(current, 1))) {
+      AddLongLists<Shape>(plan, sample.pairs, current, shared, sums);
+    }
+    if (stretch + 1 == plan.stretches) {
+      StoreSums<Shape>(gemm, sample, node, sums);
+      continue;
+    }
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      kept[c] = make_float2(sums[c * 2 / kChannels][c * 2 % kChannels],
+                            sums[(c * 2 + 1) / kChannels][(c * 2 + 1) % kChannels]);
+    }
+  }
+}
+
+template <typename Shape>
+__global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
+    StemDinputKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemDinputPlan plan) {
+  if constexpr (kHasTensorCores<typename Shape::T>) {
+    KNNCONV_DYNAMIC_SHARED(shared);
+    const StemSample sample = OpenStemSample(gemm, plan);
+    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+    char* const weights_at = shared + plan.weights_at;
+    StoreStemWeights<Shape>(FetchStemWeights<Shape>(gemm, plan, sample, 0), weights_at);
+    if (threadIdx.x == 0) {
+#pragma unroll
+      for (int pair = 0; pair < Shape::kTiles.pairs; ++pair) {
+        reinterpret_cast<float2*>(shared)[plan.nowhere + pair * plan.pitch] = make_float2(0, 0);
+      }
+      if (Shape::kTiles.singles != 0) reinterpret_cast<float*>(shared + plan.singles_at)[plan.nowhere] = 0.0f;
+    }
+    uint4 rows[Shape::kLoads];
+    LoadCotangent<Shape>(gemm, sample, warp, rows);
+#pragma unroll 1
+    for (int stretch = 0; stretch < plan.stretches; ++stretch) {
+      const uint32_t* const ends =
+          sample.ends + warp * plan.block_ends + kFirstEnd + stretch * kOrderedSources + lane * 2;
+      StemLists lists;
+      __syncthreads();  // weights are there, and every warp is done with the last stretch's products
+      MultiplyStretch<Shape>(gemm, plan, sample, stretch, weights_at, rows, shared,
+                             [&] { lists = FindLists(ends, warp < plan.blocks); });
+      const StemWeightShare<Shape> share = FetchStemWeights<Shape>(gemm, plan, sample, stretch + 1);
+      AddStretch<Shape>(gemm, plan, sample, stretch, ends, lists, shared);
+      StoreStemWeights<Shape>(share, weights_at);
+    }
+  }
+}
+
+}  // namespace knnconv::gpu

@@ -1,0 +1,123 @@
+// The source order of a stem's taps, by stretch: of every kOrderedSources sources, the taps of the first stretch of
+// slots come first, source by source, then those of the second, as the blocks of stem_dinput_kernel.h go through them.
+//
+//     place of a tap's products within the stretch = slot % stretch * slot_step + row
+//
+// Places stand in pairs of 16 bits; an odd list ends with a place whose products are 0.
+//
+// A block has kOrderedSources sources, whose taps are shared out among its threads however long a list is. Counts of
+// (stretch, source) are summed up before it, and every tap's place follows from its place in the source's list. Bound
+// by latency.
+#include "gpu/lanes.h"
+#include "gpu/stem_dinput.h"
+#include "gpu/tap_layers.h"
+
+namespace knnconv::gpu {
+namespace {
+
+constexpr int kThreads = 1024;
+
+// The last source whose list begins at or before `tap` of the block.
+KNNCONV_DEVICE int SourceOf(const int32_t* begins, int tap) {
+  int source = 0;
+  for (int step = kOrderedSources / 2; step > 0; step /= 2) {
+    if (begins[source + step] <= tap) source += step;
+  }
+  return source;
+}
+
+// counts[cell] becomes the sum of all cells up to it. `totals` has room for cells / kGroupLanes numbers.
+KNNCONV_DEVICE void AddUp(int32_t* counts, int32_t* totals, int cells) {
+  static_assert(kOrderedSources % kGroupLanes == 0, "no group of lanes is cut");
+  const int lane = threadIdx.x % kGroupLanes;
+  for (int first = 0; first < cells; first += kThreads) {
+    const int cell = first + static_cast<int>(threadIdx.x);
+    int count = cell < cells ? counts[cell] : 0;
+    for (int step = 1; step < kGroupLanes; step *= 2) {
+      const int before = GroupShuffle(count, max(lane - step, 0), kGroupLanes);
+      if (lane >= step) count += before;
+    }
+    if (cell >= cells) continue;
+    counts[cell] = count;
+    if (lane == kGroupLanes - 1) totals[cell / kGroupLanes] = count;
+  }
+  __syncthreads();
+  for (int cell = threadIdx.x; cell < cells; cell += kThreads) {
+    int before = 0;
+    for (int group = 0; group < cell / kGroupLanes; ++group) before += totals[group];
+    counts[cell] += before;
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads)
+    StemOrder(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemDinputPlan plan) {
+  KNNCONV_DYNAMIC_SHARED(shared);
+  __shared__ int32_t begins[kOrderedSources + 1];
+  const int cells = plan.stretches * kOrderedSources, t = threadIdx.x;
+  int32_t* const ends = reinterpret_cast<int32_t*>(shared);  // [stretches, kOrderedSources], in pairs
+  int32_t* const firsts = ends + cells;                      // the cell's first tap in the block
+  int32_t* const totals = firsts + cells;
+
+  const uint32_t group = blockIdx.x / plan.blocks;
+  const int32_t* const offsets = gemm.table.offsets + gemm.table.offset_groups.Offset(gemm.groups, group);
+  const int64_t block = blockIdx.x % plan.blocks, first_node = block * kOrderedSources;
+  const int64_t block_begin = SourceOffset(offsets, first_node);
+  if (t <= kOrderedSources) {
+    begins[t] = static_cast<int32_t>(SourceOffset(offsets, min(first_node + t, gemm.nodes)) - block_begin);
+  }
+  for (int cell = t; cell < cells; cell += kThreads) ends[cell] = 0;
+  __syncthreads();
+
+  const int taps = begins[kOrderedSources];
+  const int32_t* const slots = gemm.table.slots + gemm.table.slot_groups.Offset(gemm.groups, group) + block_begin;
+  const int32_t* const rows = gemm.table.sources + gemm.table.source_groups.Offset(gemm.groups, group) + block_begin;
+#pragma unroll 2
+  for (int tap = t; tap < taps; tap += kThreads) {
+    const int stretch = plan.by_stretch.Divide(ReadOnly(slots + tap)).quotient;
+    atomicAdd(&ends[stretch * kOrderedSources + SourceOf(begins, tap)], 1);
+  }
+  __syncthreads();
+  if (t < kOrderedSources) {
+    int first = begins[t];
+    for (int stretch = 0; stretch < plan.stretches; ++stretch) {
+      const int cell = stretch * kOrderedSources + t, count = ends[cell];
+      firsts[cell] = first;
+      first += count;
+      ends[cell] = (count + 1) / 2;
+    }
+  }
+  __syncthreads();
+  AddUp(ends, totals, cells);
+
+  const int64_t before = plan.BlockPairs(block_begin, block);
+  uint32_t* const to = plan.ends + int64_t{blockIdx.x} * plan.block_ends;
+  uint16_t* const places = reinterpret_cast<uint16_t*>(plan.pairs + group * plan.group_pairs + before);
+  if (t < kFirstEnd) to[t] = static_cast<uint32_t>(before);
+  for (int cell = t; cell < cells; cell += kThreads) {
+    const int next = cell + kOrderedSources, end = next < cells ? firsts[next] : begins[cell % kOrderedSources + 1];
+    if ((end - firsts[cell]) % 2 != 0) places[ends[cell] * 2 - 1] = static_cast<uint16_t>(plan.nowhere);
+    to[kFirstEnd + cell] = static_cast<uint32_t>(before + ends[cell]);
+  }
+#pragma unroll 2
+  for (int tap = t; tap < taps; tap += kThreads) {
+    const Divisor::Result slot = plan.by_stretch.Divide(ReadOnly(slots + tap));
+    const int cell = slot.quotient * kOrderedSources + SourceOf(begins, tap);
+    const int place = (cell == 0 ? 0 : ends[cell - 1]) * 2 + tap - firsts[cell];
+    places[place] = static_cast<uint16_t>(slot.remainder * plan.slot_step + ReadOnly(rows + tap));
+  }
+}
+
+constexpr int OrderBytes(int stretches) {
+  return stretches * kOrderedSources * 8 + stretches * kOrderedSources / kGroupLanes * 4;
+}
+static_assert(OrderBytes(kMostStretches) < 48 << 10);
+
+}  // namespace
+
+Status LaunchStemOrder(const LaunchSite& site, const TapGemm& gemm, const StemDinputPlan& plan) {
+  return LaunchSized<StemOrder>(site, gemm.groups.count() * plan.blocks, kThreads, OrderBytes(plan.stretches),
+                                OrderBytes(kMostStretches), gemm, plan);
+}
+
+}  // namespace knnconv::gpu

@@ -1,0 +1,92 @@
+// How the copy engine sees the operands of a weight gradient on Hopper.
+#pragma once
+
+#include <cstdint>
+
+#include "hopper/dweight_choice.h"
+#include "hopper/dweight_strips.h"
+#include "hopper/tensor_map.h"
+
+namespace knnconv::hopper {
+
+struct DweightMaps {
+  CUtensorMap x, g;
+};
+
+// Pixels of x as the taps of slot 0 visit them; other slots add their offsets.
+inline PixelMap PixelsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
+  PixelMap map = {};
+  map.type = dweight.g_type;
+  map.address = dweight.x;
+  map.channels = dweight.channels;
+  map.width = taps.in_size[1];
+  map.height = taps.in_size[0];
+  map.images = dweight.batch;
+  for (int d = 0; d < 2; ++d) {
+    const int from = 1 - d;  // the map has w first
+    const Corners corners = CornersOf(taps, from);
+    map.lower[d] = corners.lower;
+    map.upper[d] = corners.upper;
+    map.step[d] = taps.stride[from];
+  }
+  map.pixels = kStep;
+  return map;
+}
+
+inline PixelMap StripsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
+  PixelMap map = PixelsOf(dweight, taps);
+  map.upper[0] = StripUpper(taps);
+  map.pixels = StripLines(taps);
+  return map;
+}
+
+// Pixels of g, with the zeros behind each line.
+inline PixelMap PaddedCotangent(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
+  PixelMap map = {};
+  map.type = dweight.g_type;
+  map.address = dweight.g;
+  map.channels = dweight.columns;
+  map.width = taps.out_size[1];
+  map.height = taps.out_size[0];
+  map.images = dweight.batch;
+  map.upper[0] = CotangentUpper(taps);
+  map.step[0] = map.step[1] = 1;
+  map.pixels = kStep;
+  return map;
+}
+
+// Boxes of kStep batch entries of one row of [batch, rows, width].
+inline gpu::Status EncodeRows(gpu::Element type, const void* address, int64_t batch, int64_t rows, int64_t width,
+                              CUtensorMap* map) {
+  BoxMap spec = {type, address, 3, {}, {}, {kBox, 1, kStep}};
+  spec.size[0] = static_cast<uint64_t>(width);
+  spec.size[1] = static_cast<uint64_t>(rows);
+  spec.size[2] = static_cast<uint64_t>(batch);
+  spec.stride[0] = 2 * spec.size[0];
+  spec.stride[1] = spec.stride[0] * spec.size[1];
+  return Encode(spec, map);
+}
+
+// Boxes of kStep rows of [rows, width].
+inline gpu::Status EncodeRows(gpu::Element type, const void* address, int64_t rows, int64_t width, CUtensorMap* map) {
+  BoxMap spec = {type, address, 2, {}, {}, {kBox, kStep}};
+  spec.size[0] = static_cast<uint64_t>(width);
+  spec.size[1] = static_cast<uint64_t>(rows);
+  spec.stride[0] = 2 * spec.size[0];
+  return Encode(spec, map);
+}
+
+inline gpu::Status EncodeOperands(const gpu::Dweight& dweight, const gpu::NeighborTable& table, DweightMaps* maps) {
+  const gpu::Element type = dweight.g_type;
+  KNNCONV_GPU_RETURN_IF_ERROR(EncodeRows(type, dweight.x, dweight.batch, table.sources, dweight.channels, &maps->x));
+  return EncodeRows(type, dweight.g, dweight.batch, table.outputs, dweight.columns, &maps->g);
+}
+
+inline gpu::Status EncodeOperands(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, bool has_strips,
+                                  DweightMaps* maps) {
+  KNNCONV_GPU_RETURN_IF_ERROR(Encode(has_strips ? StripsOf(dweight, taps) : PixelsOf(dweight, taps), &maps->x));
+  if (has_strips) return Encode(PaddedCotangent(dweight, taps), &maps->g);
+  return EncodeRows(dweight.g_type, dweight.g, Positions(dweight, taps, taps.out_size[1]), dweight.columns, &maps->g);
+}
+
+}  // namespace knnconv::hopper
