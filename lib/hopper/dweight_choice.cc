@@ -172,8 +172,8 @@ bool HasShortLine(const Dweight& dweight, const DweightSizes& sizes) {
 bool Fits(const Dweight& dweight) {
   return dweight.slots > 0 && dweight.batch > 0 && dweight.channels > 0 && dweight.columns > 0 &&
          dweight.x_type == dweight.g_type && dweight.channels % 8 == 0 && dweight.columns % 8 == 0 &&
-         IsAligned(dweight.x) && IsAligned(dweight.g) && IsAligned(dweight.partials) &&
-         dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1;
+         IsAligned(dweight.x) && IsAligned(dweight.g) && IsAligned(dweight.partials) && IsAligned(dweight.dw) &&
+         IsAligned(dweight.db) && dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1;
 }
 
 // Few channels or columns leave too much of a box empty.

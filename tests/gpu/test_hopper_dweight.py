@@ -2,8 +2,8 @@
 
 import functools
 
-import gpu_calls as calls
 import gpu_dweight_calls
+import gpu_problems
 import jax
 import numpy as np
 import oracle
@@ -58,18 +58,13 @@ knn_dweight = functools.partial(gpu_dweight_calls.knn_dweight, kernel="hopper")
 
 
 def _dense(shape, dtype):
-    batch, h, w, c, o, kernel, stride, padding, dilation, out = shape
-    rng = np.random.default_rng(0)
-    window = {"stride": stride, "padding": padding, "dilation": dilation, "kernel_size": kernel}
-    return calls.normal(rng, (batch, h, w, c), dtype), calls.normal(rng, (batch, *out, o), dtype), window
+    problem = gpu_problems.dense(shape, dtype)
+    return problem.x, problem.g, problem.window | {"kernel_size": problem.kernel_size}
 
 
 def _knn(shape, dtype):
-    batch, c, o, n, m, k, v = shape
-    rng = np.random.default_rng(0)
-    indices, slots = calls.random_table(rng, m, k, n, v)
-    x, g = calls.normal(rng, (batch, n, c), dtype), calls.normal(rng, (batch, m, o), dtype)
-    return x, g, indices, slots, k if v is None else v
+    problem = gpu_problems.knn(shape, dtype)
+    return problem.x, problem.g, problem.indices, problem.slots, problem.num_slots
 
 
 def _check_knn(shape, dtype, out_dtype, *, zero_empty_rows=False, **how):
