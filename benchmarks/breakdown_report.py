@@ -12,6 +12,8 @@ from rich.table import Table
 from benchmarks import report
 
 _RIVALS = ("peer", "gemm", "cudnn")
+# Samples of the device alone scatter to both sides; other load only adds to the rest.
+_STATISTICS = {"device": "median_ms", "loop": "median_ms"}
 
 
 def others(records: Sequence[dict[str, Any]]) -> list[str]:
@@ -20,23 +22,30 @@ def others(records: Sequence[dict[str, Any]]) -> list[str]:
     return [*(name for name in _RIVALS if name in found), *(name for name in found if name not in _RIVALS)]
 
 
+def _of_kind(side: dict[str, Any], kind: str) -> float:
+    return side[kind][_STATISTICS.get(kind, "min_ms")]
+
+
 def _side(record: dict[str, Any], name: str, kind: str = "device") -> str:
     side = record["sides"].get(name)
     if side is None:
         return "none" if name in record["failures"] else "-"
-    return report.number(side[kind]["min_ms"]) if kind in side else "-"
+    return report.number(_of_kind(side, kind)) if kind in side else "-"
 
 
 def entry_table(records: Sequence[dict[str, Any]]) -> Table:
-    """One row an entry: the device's time of each side, with "x" how many times ours, and the gap to the floor."""
-    title = "Milliseconds of the device, best of the repeats; x = that side's time / ours, gap = ours / floor"
+    """One row an entry: the device's time of each side, with "x" how many times ours, and the gap to the floor.
+
+    Then a call's time among many of one executable, started in a loop, and the host's until a single call returns.
+    """
+    title = "Milliseconds of the device, median of the repeats; x = that side's time / ours, gap = ours / floor"
     table = Table(title=title, title_justify="left")
     table.add_column("shape", no_wrap=True)
     table.add_column("pass", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
     names = others(records)
     headers = ["ours", "TFLOP/s", *(header for name in names for header in (name, "x")), "floor", "gap"]
-    for header in (*headers, "host", "peer host", "temp MB", "peer temp"):
+    for header in (*headers, "loop", "peer loop", "host", "peer host", "temp MB", "peer temp"):
         table.add_column(header, justify="right")
     for record in records:
         sides, ratios = record["sides"], record.get("ratios", {})
@@ -56,15 +65,14 @@ def entry_table(records: Sequence[dict[str, Any]]) -> Table:
             *beside,
             report.number(record["floor_ms"]),
             report.number(record["gap"]) if "gap" in record else "-",
-            _side(record, "ours", "host"),
-            _side(record, "peer", "host"),
+            *(_side(record, side, kind) for kind in ("loop", "host") for side in ("ours", "peer")),
             *(report.megabytes(sides.get(name, {}).get("temporary_bytes")) for name in ("ours", "peer")),
         )
     return table
 
 
 def step_table(steps: Sequence[dict[str, Any]]) -> Table:
-    """One row a training step and clock, with the part that the convolutions take of the device's time."""
+    """One row a training step and clock, and the parts of the device's time."""
     table = Table(title="Training step against the plain Flax twin, milliseconds", title_justify="left")
     for header in ("model", "dtype", "time"):
         table.add_column(header)
@@ -72,11 +80,10 @@ def step_table(steps: Sequence[dict[str, Any]]) -> Table:
         table.add_column(header, justify="right")
     for step in steps:
         kinds = [kind for kind in ("device", "loop", "call", "host") if kind in step["ours"]]
-        rows = {kind: [step[side][kind]["min_ms"] for side in ("ours", "peer")] for kind in kinds}
-        if "convolutions_ms" in step:
-            rows["convolutions"] = [step["convolutions_ms"][side] for side in ("ours", "peer")]
+        rows = {kind: [_of_kind(step[side], kind) for side in ("ours", "peer")] for kind in kinds}
+        rows |= {kind: [step[side]["kernels"][kind] for side in ("ours", "peer")] for kind in step["ours"]["kernels"]}
         for kind, (ours, peer) in rows.items():
-            times = (report.number(ours), report.number(peer), report.number(peer / ours))
+            times = (report.number(ours), report.number(peer), report.number(peer / ours) if ours else "-")
             table.add_row(step["name"], step["dtype"], kind, *times)
     return table
 
@@ -106,8 +113,8 @@ def show(results: dict[str, Any], console: Console) -> None:
     console.print(", ".join(f"{name} {version}" for name, version in versions.items()))
     rates = ", ".join(f"{dtype} {rate / 1e12:.3g} TFLOP/s" for dtype, rate in peaks["flops"].items())
     console.print(f"ceilings: {rates}, copy {peaks['bytes'] / 1e9:.1f} GB/s")
-    if results["entries"]:
-        console.print(entry_table(results["entries"]))
+    for kind in dict.fromkeys(record["shape"]["kind"] for record in results["entries"]):
+        console.print(entry_table([record for record in results["entries"] if record["shape"]["kind"] == kind]))
     if results["steps"]:
         console.print(step_table(results["steps"]))
     for line in summary(results["entries"]):

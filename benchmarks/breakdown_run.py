@@ -79,12 +79,12 @@ def main(
       options: of `parse`.
       name: of the breakdown, as in its result file's name.
       table: the shapes of a size, "cpu" or "gpu".
-      extra: adds to the results what else the breakdown measures.
+      extra: adds to the results what else the breakdown measures; it comes first, being short.
     """
     # PyTorch's process runs on the same device.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` and job managers interrupt with it
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    console = Console(width=None if sys.stdout.isatty() else 220)
     settings = _settings(options)
     size = machine.size() if options.size == "auto" else options.size
     chosen: Sequence[shapes.Shape] = [shape for shape in table(size) if options.match in shape.name]
@@ -110,9 +110,9 @@ def main(
     }
     peaks_before = machine.peaks(options.dtypes)
     try:
-        breakdown.run(entries, settings, console.print, results["entries"])
         if extra is not None:
             extra(options, results)
+        breakdown.run(entries, settings, console.print, results["entries"])
         results["complete"] = True
     except KeyboardInterrupt:
         console.print("interrupted: here is what was done")

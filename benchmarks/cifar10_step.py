@@ -17,14 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks import ROOT, compare, harness, machine, memory
+from benchmarks import ROOT, compare, harness, head_start, kernels, machine, memory
 
 _MODEL = ROOT / "examples" / "cifar10_model.py"
 _BACKENDS = {"ours": "knnconv", "peer": "flax"}
 _BATCH = {"cpu": 64, "gpu": 256}
 _BATCHES = 4  # different ones, taken in turns
-_SCANNED_BATCHES = 16  # of one executable that times the device alone
-CONVOLUTIONS = 5
+_SCANNED_BATCHES = 4  # of one executable that times the device alone; of more, the twin's launches would fill the queue
+_LOOP_STARTS = 5  # a loop is sampled so much longer than the rest, beside which its start is nothing
 
 
 @functools.cache
@@ -88,16 +88,26 @@ def _compile(step: Callable[..., Any], state: Any, images: jax.Array, labels: ja
     return jax.jit(step, donate_argnums=0).lower(state, images, labels).compile()
 
 
-def _device_sampler(step: Callable[..., Any], state: Any, data: Sequence[Any], sample_s: float) -> harness.Sampler:
-    """Samples of seconds a step among many in one executable."""
+class _Scanned:
+    """Many steps in one executable, for the device alone."""
 
-    def steps(state: Any, images: jax.Array, labels: jax.Array) -> tuple[Any, jax.Array]:
-        return lax.scan(lambda state, batch: step(state, *batch), state, (images, labels))
+    def __init__(self, step: Callable[..., Any], state: Any, data: Sequence[Any]):
+        def steps(state: Any, images: jax.Array, labels: jax.Array) -> tuple[Any, jax.Array]:
+            return lax.scan(lambda state, batch: step(state, *batch), state, (images, labels))
 
-    chosen = [data[i % len(data)] for i in range(_SCANNED_BATCHES)]
-    images, labels = (jnp.stack(values) for values in zip(*chosen, strict=True))
-    train = _training(_compile(steps, state, images, labels), state)
-    return harness.queued_sampler(lambda *_: train(images, labels), chosen, sample_s=sample_s)
+        self._chosen = [data[i % len(data)] for i in range(_SCANNED_BATCHES)]
+        images, labels = (jnp.stack(values) for values in zip(*self._chosen, strict=True))
+        train = _training(_compile(steps, state, images, labels), state)
+        self._run = lambda *_: train(images, labels)
+
+    def sampler(self, sample_s: float) -> harness.Sampler:
+        """Samples of seconds a step."""
+        return harness.queued_sampler(self._run, self._chosen, sample_s=sample_s, ahead=head_start.for_device())
+
+    def kernels(self) -> dict[str, float]:
+        """Milliseconds a step of its kernels, by kind."""
+        jax.block_until_ready(self._run())  # records its graphs
+        return kernels.split(kernels.record(self._run), _SCANNED_BATCHES)
 
 
 class _Side(NamedTuple):
@@ -105,6 +115,7 @@ class _Side(NamedTuple):
     call: harness.WallSampler
     first_loss: np.ndarray
     temporary_bytes: int | None
+    kernels: dict[str, float]  # milliseconds of the device, by kind
 
 
 def _prepare(backend: str, dtype: str, data: Sequence[Any], sample_s: float) -> _Side:
@@ -114,20 +125,24 @@ def _prepare(backend: str, dtype: str, data: Sequence[Any], sample_s: float) -> 
     first_loss = np.asarray(train(*data[0]))
     call = harness.WallSampler(train, data, sample_s=sample_s)
     samplers: dict[str, harness.Sampler] = {"call": call}
+    of_kernels: dict[str, float] = {}
     if jax.default_backend() != "cpu":
         samplers["host"] = harness.host_sampler(train, data)
         samplers["loop"] = harness.queued_sampler(
-            lambda *batches: [train(*batch) for batch in batches], data, sample_s=sample_s
+            lambda *batches: [train(*batch) for batch in batches], data, sample_s=_LOOP_STARTS * sample_s
         )
-        samplers["device"] = _device_sampler(step, state, data, sample_s)
-    return _Side(samplers, call, first_loss, memory.temporary_bytes(compiled))
+        scanned = _Scanned(step, state, data)
+        samplers["device"] = scanned.sampler(sample_s)
+        of_kernels = scanned.kernels()
+    return _Side(samplers, call, first_loss, memory.temporary_bytes(compiled), of_kernels)
 
 
 def run(dtypes: Sequence[str], settings: compare.Settings, *, quick: bool) -> list[dict[str, Any]]:
     """Time the step in each dtype; one entry of "steps" in the result file each.
 
     Times: "call", waited for; away from the CPU also "host", until a call returns, "loop", as training goes on without
-    waiting, and "device", of many steps in one executable. The ratios are of "loop", or "call" on a CPU.
+    waiting, and "device", of many steps in one executable, whose parts "kernels" tells. The ratios are of "loop", or
+    "call" on a CPU.
     """
     batch = _BATCH[machine.size()] // (4 if quick else 1)
     data = batches(_BATCHES, batch)
@@ -157,6 +172,7 @@ def run(dtypes: Sequence[str], settings: compare.Settings, *, quick: bool) -> li
                         "cpu": harness.milliseconds(found.call.cpu_samples),
                         "first_loss": float(found.first_loss),
                         "temporary_bytes": found.temporary_bytes,
+                        "kernels": found.kernels,
                     }
                     for side, found in prepared.items()
                 },

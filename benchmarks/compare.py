@@ -25,9 +25,9 @@ class Settings(NamedTuple):
     implementation: str = "auto"
 
 
-def compile_for(function: Any, arguments: Sequence[Any]) -> Any:
-    """Compile for these arguments."""
-    return jax.jit(function).lower(*arguments).compile()
+def compile_for(function: Any, arguments: Sequence[Any], options: dict[str, Any] | None = None) -> Any:
+    """Compile for these arguments, with options of XLA's."""
+    return jax.jit(function).lower(*arguments).compile(compiler_options=options)
 
 
 def implementation_of(compiled: Any) -> str:

@@ -11,10 +11,15 @@ from collections.abc import Sequence
 from benchmarks import breakdown_run, shapes
 
 
+def table(size: str) -> list[shapes.Dense]:
+    """The shapes in a size, "cpu" or "gpu"."""
+    return shapes.dense_shapes(size)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write. 0, or 1 if a result of ours is not the peer's."""
     options = breakdown_run.parse("dense_breakdown", __doc__, ["bfloat16"], arguments)
-    return breakdown_run.main(options, "dense", shapes.dense_shapes)
+    return breakdown_run.main(options, "dense", table)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Timing: samplers that take one sample each, and rounds in which they take turns.
 
-On a CPU a call's wall time is its time. On a GPU three times tell more: of a call with its result waited for; of the
-host alone, until the call returns and the device still works; of the device alone, from one executable that makes a
-call on each of many input sets, started again before it ends, so that the device never waits for the host.
+On a CPU a call's wall time is its time. On a GPU four times tell more: of a call with its result waited for; of the
+host alone, until the call returns and the device still works; in a loop, of one executable that makes a call on each of
+many input sets and is started again and again; of the device alone, from the same executable, several runs of which are
+queued while the device does other work (`head_start.py`), so that it never waits for the host. XLA records such an
+executable into CUDA graphs, as far as its kernels can be recorded, and replays them.
 """
 
 from __future__ import annotations
@@ -15,11 +17,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 
+from benchmarks import head_start
+
 Sampler = Callable[[], float]
 Clock = Callable[[], float]
 Name = TypeVar("Name", bound=Hashable)
 
 _MOST_CALLS = 1000
+_MOST_QUEUED = 18  # runs; JAX makes the host wait when some dozens are in flight
+_LEAST_LEAD_S = 1e-4
+_LONGEST_LEAD_S = 0.03  # for one run, by which a host has queued it if it can: too many launches make it wait
 
 
 class Sides(NamedTuple):
@@ -165,19 +172,59 @@ def queued_sampler(
     *,
     sample_s: float,
     clock: Clock = time.perf_counter,
+    ahead: Callable[[float], Any] | None = None,
+    differences: bool = False,
 ) -> Sampler:
-    """Samples of seconds a call of a compiled `together` function: its runs queue, and only the last is waited for."""
+    """Samples of seconds a call of a compiled `together` function: its runs queue, and only the last is waited for.
+
+    Args:
+      together: makes a call on each of `sets`.
+      sets: its operands.
+      sample_s: that many seconds of runs are a sample, one run at least.
+      clock: seconds.
+      ahead: starts work of so many seconds and returns what to wait for. Runs are queued while the device does it, so
+        that their time is the device's even where the host takes longer to start them. Samples are differences then.
+      differences: a sample is what three times as many runs take longer, so that neither the start of the first nor how
+        soon the host wakes up counts. Samples scatter to both sides of the truth: take their median.
+    """
+
+    def queue(times: int) -> Any:
+        result = None
+        for _ in range(times):
+            # Its memory is the next run's: a recorded graph is not recorded anew for other addresses.
+            result = None
+            result = together(*sets)
+        return result
 
     def run(times: int) -> float:
         start = clock()
-        for _ in range(times):
-            result = together(*sets)
-        jax.block_until_ready(result)
-        return (clock() - start) / (times * len(sets))
+        jax.block_until_ready(queue(times))
+        return clock() - start
+
+    def run_behind(times: int) -> float:
+        nonlocal lead_s
+        while ahead is not None and lead_s < _LONGEST_LEAD_S:
+            busy = ahead(times * lead_s)
+            result = queue(times)
+            if not busy.is_ready():
+                jax.block_until_ready(busy)
+                start = clock()
+                jax.block_until_ready(result)
+                return clock() - start
+            jax.block_until_ready(result)
+            lead_s *= 2
+        return run(times)
 
     run(1)
-    times = calls_per_sample(run(1) * len(sets), sample_s)
-    return lambda: run(times)
+    if ahead is None and not differences:
+        times = calls_per_sample(run(1), sample_s)
+        return lambda: run(times) / (times * len(sets))
+    times = min(calls_per_sample(run(1), sample_s / 2), _MOST_QUEUED // 3)
+    start = clock()
+    result = queue(times)
+    lead_s = max(_LEAST_LEAD_S, 1.5 * (clock() - start) / times)
+    jax.block_until_ready(result)
+    return lambda: (run_behind(3 * times) - run_behind(times)) / (2 * times * len(sets))
 
 
 def device_sampler(
@@ -189,7 +236,7 @@ def device_sampler(
 ) -> Sampler:
     """Samples of seconds a call within one executable of as many calls as there are input sets."""
     compiled = jax.jit(together(function)).lower(*sets).compile()
-    return queued_sampler(compiled, sets, sample_s=sample_s, clock=clock)
+    return queued_sampler(compiled, sets, sample_s=sample_s, clock=clock, ahead=head_start.for_device())
 
 
 def best_sampler(function: Callable[..., Any], sets: Sequence[tuple[Any, ...]], *, sample_s: float) -> Sampler:

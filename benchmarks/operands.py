@@ -17,8 +17,8 @@ from benchmarks.shapes import Knn, Shape, moved_bytes
 
 _FEW, _MANY = 2, 8
 _MORE_THAN_CACHES = 64 * 2**20  # bytes
-# On a GPU each set is one call of an executable: many short calls bring its own start down in proportion.
-_MOST_ON_GPU, _LEAST_ON_GPU, _BYTES_ON_GPU = 16, 4, 2**30
+# An executable of many short calls brings its own start down in proportion.
+_MOST_ON_GPU, _MOST_CALLS_ON_GPU, _LEAST_ON_GPU, _BYTES_ON_GPU = 16, 32, 4, 2**30
 _POOL = 2**22  # random numbers, which large operands repeat
 
 
@@ -37,10 +37,15 @@ def neighbour_indices(shape: Knn, seed: int = 0) -> np.ndarray:
     return nearest.reshape(shape.rows, shape.neighbours).astype(np.int32)
 
 
+def call_count(shape: Shape, itemsize: int) -> int:
+    """How many calls an executable makes of short ones on a GPU, on some sets more than once."""
+    return min(_MOST_CALLS_ON_GPU, max(_LEAST_ON_GPU, _BYTES_ON_GPU // moved_bytes(shape, itemsize)))
+
+
 def set_count(shape: Shape, itemsize: int) -> int:
     """How many sets outgrow the caches, within reason."""
     if machine.size() == "gpu":
-        return min(_MOST_ON_GPU, max(_LEAST_ON_GPU, _BYTES_ON_GPU // moved_bytes(shape, itemsize)))
+        return min(_MOST_ON_GPU, call_count(shape, itemsize))
     return min(_MANY, max(_FEW, math.ceil(_MORE_THAN_CACHES / moved_bytes(shape, itemsize))))
 
 

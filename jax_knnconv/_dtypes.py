@@ -49,7 +49,7 @@ def check_dtype(name: str, dtype: Any) -> Any:
 
 
 def resolve(
-    operands: dict[str, Any], *, compute_dtype: Any = None, preferred_element_type: Any = None, precision: Any = None
+    operands: dict[str, Any], compute_dtype: Any = None, preferred_element_type: Any = None, precision: Any = None
 ) -> Dtypes:
     """The dtypes of a call from its operands by name; the first one leads, bias takes no part."""
     check_precision(precision)

@@ -106,12 +106,7 @@ def conv2d(
         "x's channels (its last dimension)", x.shape[-1], "weight's C_in (its third dimension)", weight.shape[2]
     )
     _checks.bias(bias, weight.shape[-1])
-    dtypes = _dtypes.resolve(
-        {"x": x, "weight": weight},
-        compute_dtype=compute_dtype,
-        preferred_element_type=preferred_element_type,
-        precision=precision,
-    )
+    dtypes = _dtypes.resolve({"x": x, "weight": weight}, compute_dtype, preferred_element_type, precision)
     spec = _spec(x.shape[-3:-1], weight.shape[:2], stride, padding, dilation, implementation, config)
     static = Static(dense, spec, dtypes.compute, dtypes.out, 0)
     images, kernel, offset = vary_together(x, weight, bias)
@@ -166,12 +161,7 @@ def conv2d_dinput(
     _checks.same("input_shape's channels", channels, "weight's C_in (its third dimension)", weight.shape[2])
     spec = _spec((height, width), weight.shape[:2], stride, padding, dilation, implementation, config)
     _checks.same("g's (H', W')", tuple(g.shape[-3:-1]), "the output size of this window", spec.output_dims)
-    dtypes = _dtypes.resolve(
-        {"g": g, "weight": weight},
-        compute_dtype=compute_dtype,
-        preferred_element_type=preferred_element_type,
-        precision=precision,
-    )
+    dtypes = _dtypes.resolve({"g": g, "weight": weight}, compute_dtype, preferred_element_type, precision)
     cotangent, kernel = vary_together(g, weight)
     return dense.dinput(cotangent, kernel.astype(dtypes.compute), (), spec=spec, out_dtype=dtypes.out)
 
@@ -225,12 +215,7 @@ def conv2d_dweight(
     _checks.same("g's batch dimensions", tuple(g.shape[:-3]), "x's", tuple(x.shape[:-3]))
     spec = _spec(x.shape[-3:-1], kernel, stride, padding, dilation, implementation, config)
     _checks.same("g's (H', W')", tuple(g.shape[-3:-1]), "the output size of this window", spec.output_dims)
-    dtypes = _dtypes.resolve(
-        {"x": x, "g": g},
-        compute_dtype=compute_dtype,
-        preferred_element_type=preferred_element_type,
-        precision=precision,
-    )
+    dtypes = _dtypes.resolve({"x": x, "g": g}, compute_dtype, preferred_element_type, precision)
     images, cotangent = vary_together(x, g)
     cotangent, images = prepare_cotangent(cotangent, images, dtypes.compute, implementation)
     dw, db = dense.dweight(images, cotangent, (), spec=spec, out_dtype=dtypes.out, with_bias=True)

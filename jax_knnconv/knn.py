@@ -110,12 +110,7 @@ def knn_conv(
         "x's channels (its last dimension)", x.shape[-1], "weight's C_in (its second dimension)", weight.shape[1]
     )
     _checks.bias(bias, weight.shape[-1])
-    dtypes = _dtypes.resolve(
-        {"x": x, "weight": weight},
-        compute_dtype=compute_dtype,
-        preferred_element_type=preferred_element_type,
-        precision=precision,
-    )
+    dtypes = _dtypes.resolve({"x": x, "weight": weight}, compute_dtype, preferred_element_type, precision)
     nodes, kernel, offset, *operands = vary_together(x, weight, bias, *table_operands(table))
     static = Static(knn, spec, dtypes.compute, dtypes.out, len(table.group_shape))
     call = evaluate_jit if forward_mode else convolve_jit
@@ -161,12 +156,7 @@ def knn_dinput(
     _checks.same(
         "g's channels (its last dimension)", g.shape[-1], "weight's C_out (its last dimension)", weight.shape[2]
     )
-    dtypes = _dtypes.resolve(
-        {"g": g, "weight": weight},
-        compute_dtype=compute_dtype,
-        preferred_element_type=preferred_element_type,
-        precision=precision,
-    )
+    dtypes = _dtypes.resolve({"g": g, "weight": weight}, compute_dtype, preferred_element_type, precision)
     cotangent, kernel, *operands = vary_together(g, weight, *table_operands(table))
     return knn.dinput(
         cotangent,
@@ -222,12 +212,7 @@ def knn_dweight(
     """
     spec = _spec(table, empty_rows, implementation, config)
     x, g = _gradient_operands(x, g, table)
-    dtypes = _dtypes.resolve(
-        {"x": x, "g": g},
-        compute_dtype=compute_dtype,
-        preferred_element_type=preferred_element_type,
-        precision=precision,
-    )
+    dtypes = _dtypes.resolve({"x": x, "g": g}, compute_dtype, preferred_element_type, precision)
     nodes, cotangent, *operands = vary_together(x, g, *table_operands(table))
     cotangent, nodes = prepare_cotangent(cotangent, nodes, dtypes.compute, implementation)
     ones = (1,) * len(table.group_shape)
@@ -275,12 +260,7 @@ def knn_backward(
     _check_weight(weight, table)
     channels = (x.shape[-1], g.shape[-1])
     _checks.same("weight's (C_in, C_out)", tuple(weight.shape[1:]), "the channels of x and g", channels)
-    dtypes = _dtypes.resolve(
-        {"x": x, "weight": weight, "g": g},
-        compute_dtype=compute_dtype,
-        preferred_element_type=preferred_element_type,
-        precision=precision,
-    )
+    dtypes = _dtypes.resolve({"x": x, "weight": weight, "g": g}, compute_dtype, preferred_element_type, precision)
     dw_dtype = weight.dtype if preferred_element_type is None else dtypes.out
     nodes, kernel, cotangent, *operands = vary_together(x, weight, g, *table_operands(table))
     cotangent, nodes = prepare_cotangent(cotangent, nodes, dtypes.compute, implementation)

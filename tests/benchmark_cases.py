@@ -29,3 +29,13 @@ def tiny(shape):
 
 
 TINY_SHAPES = sorted({tiny(shape) for shape in ALL_SHAPES}, key=lambda shape: shape.name)
+
+
+class Ticks:
+    """A clock that moves only when told."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from benchmark_cases import SHORT, TINY_SHAPES
 
-from benchmarks import compare, operands, peers, shapes
+from benchmarks import compare, head_start, operands, peers, shapes
 
 # The harness measures whatever runs, with compiled kernels or without.
 pytestmark = pytest.mark.filterwarnings("ignore::jax_knnconv.FallbackWarning")
@@ -144,6 +144,7 @@ def test_accelerator_is_timed_apart_from_its_host(monkeypatch):
     shape = TINY_SHAPES[0]
     made = operands.make(shape, "float32", count=2)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(head_start, "for_device", lambda: None)
     entry = compare.compare(shape, "forward", made, SHORT)
     assert entry["timed"] == "device"
     assert entry["agrees"]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmark_cases import TINY_SHAPES
+from benchmark_cases import TINY_SHAPES, Ticks
 
 from benchmarks import harness, machine, memory, shapes
 
@@ -15,16 +15,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::jax_knnconv.FallbackWarning")
 
 
 # Timing ------------------------------------------------------------------------------------------------------------
-
-
-class Ticks:
-    """A clock that moves only when told."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 def test_ratios_of_known_samples():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 
 import pytest
 import toolchains
@@ -27,6 +28,16 @@ def test_same_targets_as_the_cpu_module():
     assert set(cuda.implementations()) in ({"wmma"}, {"wmma", "hopper"})
     if "90" in os.environ.get("JAX_KNNCONV_CUDA_ARCHS", ""):
         assert "hopper" in cuda.implementations()
+
+
+def test_launchers_allocate_and_wait_for_nothing():
+    """What may not stand in a handler that is captured into a graph. The runtime for tests on the CPU has its own."""
+    lib = toolchains.ROOT / "lib"
+    sources = [path for name in ("gpu", "hopper", "cuda", "rocm") for path in (lib / name).glob("*.[hc]*")]
+    assert len(sources) > 80
+    forbidden = re.compile(r"(cuda|hip|gpu)(Malloc|Free|Memcpy|Memset|\w*Synchronize|StreamCreate)|ScratchAllocator")
+    for path in sources:
+        assert forbidden.search(path.read_text()) is None, path
 
 
 @pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.stem)

@@ -84,6 +84,20 @@ def test_small_batches_add_cells(cuda):
     assert (found.kernel, found.bm, found.bn, found.async_copy) == ("portable", 64, 64, True)
 
 
+def test_small_batches_gather_rows_for_weight_gradients(cuda):
+    best = "hopper" if "hopper" in cuda.implementations else "portable"
+
+    def kernel(batch, channels, outputs, slots=None):
+        operands = rows(batch, table(5000, 5000, 27, slots), channels, outputs)[jkc.knn_dweight]
+        return jkc.default_config(jkc.knn_dweight, *operands).kernel
+
+    assert [kernel(batch, 64, 64) for batch in (1, 10, 31)] == [best] * 3
+    assert kernel(1, 256, 256) == best
+    assert kernel(1, 256, 256, slots=27) == "portable"
+    assert kernel(1, 48, 64) == "portable"  # boxes of 64 are not full
+    assert kernel(1, 72, 72) == "portable"  # 4 boxes for little more than one
+
+
 def test_stems_of_tables(cuda):
     calls = rows(128, table(400, 300, 9), 3, 96)
     forward, dinput, dweight = (calls[operation] for operation in (jkc.knn_conv, jkc.knn_dinput, jkc.knn_dweight))

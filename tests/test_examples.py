@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -211,6 +212,17 @@ def test_cifar_twins_give_the_same_logits():
     ours, flax = (nnx.jit(lambda model, images: model(images))(model, images) for model in models)
     assert ours.shape == (2, 10)
     np.testing.assert_allclose(ours, flax, rtol=1e-4, atol=1e-4)
+
+
+def test_cifar_pools_as_flax_does():
+    from cifar10_model import _halve
+
+    random = np.random.default_rng(1)
+    x, g = (jnp.asarray(random.normal(size=size), jnp.float32) for size in ((2, 6, 8, 3), (2, 3, 4, 3)))
+    y, pull = jax.vjp(_halve, x)
+    expected, expected_pull = jax.vjp(lambda x: nnx.max_pool(x, (2, 2), strides=(2, 2)), x)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(pull(g)[0], expected_pull(g)[0])
 
 
 def test_cifar_trains_on_synthetic_images():

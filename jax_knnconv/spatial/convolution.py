@@ -78,12 +78,7 @@ def knn_conv_sharded(
     if not isinstance(empty_rows, str) or empty_rows not in ("bias", "zero"):
         raise ValueError(f'empty_rows must be "bias" or "zero", got {empty_rows!r}')
     exchange = table.exchange
-    dtypes = _dtypes.resolve(
-        {"x": x, "weight": weight},
-        compute_dtype=compute_dtype,
-        preferred_element_type=preferred_element_type,
-        precision=precision,
-    )
+    dtypes = _dtypes.resolve({"x": x, "weight": weight}, compute_dtype, preferred_element_type, precision)
     static = Static(
         KnnSpec(
             input_dims=(table.table.num_inputs,),

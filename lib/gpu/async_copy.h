@@ -21,16 +21,6 @@ KNNCONV_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
 #endif
 }
 
-// The same for the first `bytes` of 16, from 0 to 16; the others become zeros and are not read.
-KNNCONV_DEVICE void CopyAsyncPart(void* shared, const void* global, int bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(bytes) : "memory");
-#else
-  for (int i = 0; i < 16; ++i) static_cast<char*>(shared)[i] = i < bytes ? static_cast<const char*>(global)[i] : 0;
-#endif
-}
-
 // Closes a batch of the calling thread's copies.
 KNNCONV_DEVICE void CommitCopies() {
 #if defined(KNNCONV_PLAIN)

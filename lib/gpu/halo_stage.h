@@ -131,14 +131,16 @@ KNNCONV_DEVICE void StageQuadWeights(const TapGemm& gemm, const HaloPlan& plan, 
 // Where a tile's halo lies in its image.
 struct HaloPlace {
   const char* image;
+  const char* end;   // of the last image
   int line, column;  // of the halo's first pixel; may lie outside
 };
 
 KNNCONV_DEVICE HaloPlace PlaceOfHalo(const TapGemm& gemm, const HaloGeometry& geometry, const HaloTaps& taps,
                                      const char* source, int tile_number) {
   const HaloTile tile = FindTile(geometry, tile_number);
-  const int64_t image = int64_t{tile.image} * gemm.source_rows * gemm.depth * ElementBytes(gemm.source_type);
-  return {source + image, tile.i * geometry.step[0] + taps.origin[0], tile.j * geometry.step[1] + taps.origin[1]};
+  const int64_t bytes = gemm.source_rows * gemm.depth * ElementBytes(gemm.source_type);  // of an image
+  return {source + tile.image * bytes, source + gemm.batch * bytes, tile.i * geometry.step[0] + taps.origin[0],
+          tile.j * geometry.step[1] + taps.origin[1]};
 }
 
 KNNCONV_DEVICE bool IsInside(int position, int size) {
@@ -202,8 +204,9 @@ KNNCONV_DEVICE void CopyRawHalo(const TapGemm& gemm, const HaloGeometry& geometr
       const int begin = at - shift;  // in the line
       if (begin + 16 <= first || begin >= last) continue;
       char* const into = to + line * geometry.raw_pitch + at;
-      if (geometry.aligned_source) {  // then no unit starts before the source
-        CopyAsyncPart(into, from + begin, min(16, last - begin));
+      // An aligned unit may hold neighbours of the halo's bytes, which nobody looks at, but none before the source.
+      if (geometry.aligned_source && from + begin + 16 <= place.end) {
+        CopyAsync16(into, from + begin, true);
       } else {
 #pragma unroll 1
         for (int i = max(0, first - begin); i < min(16, last - begin); i += 2) {

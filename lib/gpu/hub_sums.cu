@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "gpu/arithmetic.h"
 #include "gpu/device.h"
+#include "gpu/lanes.h"
 #include "gpu/tap_layers.h"
 
 namespace knnconv::gpu {
@@ -24,32 +26,32 @@ struct Segment {
   bool exists;
 };
 
-// The last node whose list begins at or before `tap`, which lies in it.
+// The last node whose list begins at or before `tap`, which lies in it. The lanes of a group look for it together, with
+// one `tap`; how often they look depends on `nodes` alone, so that all groups of a warp stay in step.
 KNNCONV_DEVICE int64_t NodeOf(const int32_t* offsets, int64_t nodes, int64_t tap) {
-  int64_t low = 0, high = nodes - 1;
-  while (low < high) {
-    const int64_t middle = (low + high + 1) / 2;
-    if (SourceOffset(offsets, middle) <= tap) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
+  const int lane = threadIdx.x % kGroupLanes;
+  int64_t low = 0;
+  for (int64_t span = nodes, step; span > 1; span = step) {
+    step = CeilDiv(span, kGroupLanes);
+    const int64_t at = low + lane * step;
+    const bool begins = at < nodes && SourceOffset(offsets, at) <= tap;
+    low += (__popc(GroupBallot(begins, kGroupLanes)) - 1) * step;
   }
   return low;
 }
 
-// Row `row` (0 or 1) of unit `unit`.
+// Row `row` (0 or 1) of unit `unit`. By all lanes of a group, as NodeOf.
 KNNCONV_DEVICE Segment FindSegment(const int32_t* offsets, int64_t nodes, int64_t unit, int row) {
   Segment segment{};
   const int64_t taps = SourceOffset(offsets, nodes), begin = unit * kHubTaps;
   const int64_t end = min(begin + kHubTaps, taps);
-  if (begin >= end) return segment;
-  segment.node = NodeOf(offsets, nodes, row == 0 ? begin : end - 1);
+  segment.node = NodeOf(offsets, nodes, row == 0 ? begin : max(end - 1, begin));
   segment.hub_begin = SourceOffset(offsets, segment.node);
   segment.hub_end = SourceOffset(offsets, segment.node + 1);
   segment.begin = max(begin, segment.hub_begin);
   segment.end = min(end, segment.hub_end);
-  segment.exists = segment.hub_end - segment.hub_begin > kHubTaps && (row == 0 || segment.hub_begin > begin);
+  const bool is_hub = begin < end && segment.hub_end - segment.hub_begin > kHubTaps;
+  segment.exists = is_hub && (row == 0 || segment.hub_begin > begin);
   return segment;
 }
 
@@ -77,21 +79,21 @@ KNNCONV_DEVICE float AddColumns(float value, int width, float* scratch) {
 }
 
 // Calls work(item) for the items of [0, count) that `test` picks, with all threads in step. Blocks take every so manyth item,
-// so that the units of one hub spread over all of them; the threads of a block test different items at a time, since most
-// items of most tables are none and each test is a search.
+// so that the units of one hub spread over all of them. Most items of most tables are none and each test is a search:
+// groups of a block test different items at a time, and the lanes of a group search together.
 template <typename Test, typename Work>
 KNNCONV_DEVICE void ForEachPicked(int64_t count, const Test& test, const Work& work) {
-  __shared__ uint32_t picked[kThreads / kGroupLanes];
+  constexpr int kGroups = kThreads / kGroupLanes;
+  __shared__ bool picked[kGroups];
   const int64_t stride = gridDim.x;
-  for (int64_t first = blockIdx.x; first < count; first += stride * kThreads) {
-    const int64_t mine = first + threadIdx.x * stride;
-    const uint32_t votes = GroupBallot(mine < count && test(mine), kGroupLanes);
-    if (threadIdx.x % kGroupLanes == 0) picked[threadIdx.x / kGroupLanes] = votes;
+  const int group = threadIdx.x / kGroupLanes;
+  for (int64_t first = blockIdx.x; first < count; first += stride * kGroups) {
+    const int64_t mine = first + group * stride;
+    const bool found = test(min(mine, count - 1)) && mine < count;
+    if (threadIdx.x % kGroupLanes == 0) picked[group] = found;
     __syncthreads();
-    for (int part = 0; part < kThreads / kGroupLanes; ++part) {
-      for (uint32_t left = picked[part]; left != 0; left &= left - 1) {
-        work(first + (part * kGroupLanes + __ffs(static_cast<int>(left)) - 1) * stride);
-      }
+    for (int i = 0; i < kGroups; ++i) {
+      if (picked[i]) work(first + i * stride);
     }
     __syncthreads();
   }
@@ -201,11 +203,11 @@ __global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER 
       [&](int64_t i) { SumSegment(hubs, parts, SegmentOf(hubs, parts, i)); });
 }
 
-// The row of the unit that holds the first part of a hub, or -1.
+// The row of the unit that holds the first part of a hub, or -1. By all lanes of a group, as NodeOf.
 KNNCONV_DEVICE int FirstRow(const int32_t* offsets, int64_t nodes, int64_t unit) {
-  const Segment whole = FindSegment(offsets, nodes, unit, 0);
+  const Segment whole = FindSegment(offsets, nodes, unit, 0), last = FindSegment(offsets, nodes, unit, 1);
   if (whole.exists && whole.hub_begin == unit * kHubTaps) return 0;
-  return FindSegment(offsets, nodes, unit, 1).exists ? 1 : -1;
+  return last.exists ? 1 : -1;
 }
 
 // out[b, hub, :] = sum of the partial rows of the hub whose list begins in `unit`.
@@ -249,7 +251,7 @@ __global__ void __launch_bounds__(kThreads) HubTotals(const KNNCONV_PARAMETER Hu
 Status RunHubSums(const LaunchSite& site, const TapGemm& gemm, int64_t taps, float* partials) {
   Device device;
   KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
-  const bool empty = HubPartials(gemm, taps) == 0;
+  const bool empty = HubPartials(gemm, taps) == 0 || gemm.nodes == 0;
   const Hubs hubs{gemm, empty ? 0 : (taps + kHubTaps - 1) / kHubTaps, partials};
   const int64_t units = gemm.groups.count() * hubs.units, parts = std::min<int64_t>(gemm.batch, kBatchParts);
   const int64_t resident = int64_t{device.multiprocessors} * (2048 / kThreads);  // the sums do not depend on it

@@ -88,22 +88,17 @@ struct WindowLine {
 
 KNNCONV_DEVICE WindowLine LineOf(const WindowTaps& window, int dimension, int residue) {
   if (!window.transposed) return {0, 1, window.kernel[dimension]};
-  // f reaches a whole source pixel when residue + padding - f * dilation is a multiple of the stride; such f repeat after
-  // `stride` steps at most.
-  const int stride = window.stride[dimension], origin = residue + window.padding[dimension];
-  WindowLine line{0, 0, 0};
-  for (int f = 0; f < 2 * stride && line.step == 0; ++f) {
-    if ((origin - f * window.dilation[dimension]) % stride != 0) continue;
-    if (line.count == 0) {
-      line.first = f;
-      line.count = 1;
-    } else {
-      line.step = f - line.first;
-    }
-  }
-  const int beyond = window.kernel[dimension] - line.first;
-  line.count = line.count == 0 || beyond <= 0 ? 0 : (beyond + line.step - 1) / line.step;
-  return line;
+  // f reaches a whole source pixel where residue + padding - f * dilation is a multiple of the stride; such f lie equally
+  // far apart.
+  const int kernel = window.kernel[dimension], origin = residue + window.padding[dimension];
+  const auto next = [&](int f) {
+    while (f < kernel && (origin - f * window.dilation[dimension]) % window.stride[dimension] != 0) ++f;
+    return f;
+  };
+  const int first = next(0);
+  if (first == kernel) return {0, 1, 0};
+  const int step = next(first + 1) - first;
+  return {first, step, (kernel - first + step - 1) / step};
 }
 
 KNNCONV_DEVICE int OffsetOf(const WindowTaps& window, int dimension, int residue, int f) {

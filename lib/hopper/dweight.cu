@@ -11,13 +11,14 @@ namespace {
 using gpu::Dweight, gpu::DenseTaps, gpu::ColumnTaps, gpu::SlotTaps, gpu::LaunchSite, gpu::Status;
 
 // What a task has of the taps, and the operands' maps for a tile.
-Status Prepare(const Dweight& dweight, const DenseTaps& taps, const DweightTileSize& size, DweightTask* task,
+Status Prepare(const Dweight& dweight, const DenseTaps& taps, const DweightPlan& plan, DweightTask* task,
                DweightMaps* maps) {
+  const bool has_strips = kDweightTiles[plan.tile].has_strips();
   task->kind = TapsKind::kDense;
   task->dense = taps;
-  task->pitch = size.has_strips() ? StripPitch(taps) : taps.out_size[1];
+  task->pitch = has_strips ? StripPitch(taps) : taps.out_size[1];
   task->schedule.steps_of_row = 1;
-  return EncodeOperands(dweight, taps, size.has_strips(), maps);
+  return EncodeOperands(dweight, taps, has_strips, maps);
 }
 
 Status Prepare(const Dweight& dweight, const gpu::NeighborTable& table, DweightTask* task, DweightMaps* maps) {
@@ -27,13 +28,19 @@ Status Prepare(const Dweight& dweight, const gpu::NeighborTable& table, DweightT
   return EncodeOperands(dweight, table, maps);
 }
 
-Status Prepare(const Dweight& dweight, const ColumnTaps& taps, const DweightTileSize&, DweightTask* task,
+Status Prepare(const Dweight& dweight, const ColumnTaps& taps, const DweightPlan& plan, DweightTask* task,
                DweightMaps* maps) {
-  task->kind = TapsKind::kColumns;
-  return Prepare(dweight, taps.table, task, maps);
+  task->kind = plan.sizes.gathers ? TapsKind::kGathered : TapsKind::kColumns;
+  if (!plan.sizes.gathers) return Prepare(dweight, taps.table, task, maps);
+  task->table = taps.table;
+  task->schedule.steps_of_row = 1;
+  task->x = dweight.x;
+  task->channels = dweight.channels;
+  task->g_rows = dweight.batch * taps.table.outputs;
+  return EncodeGathered(dweight, task->g_rows, maps);
 }
 
-Status Prepare(const Dweight& dweight, const SlotTaps& taps, const DweightTileSize&, DweightTask* task,
+Status Prepare(const Dweight& dweight, const SlotTaps& taps, const DweightPlan&, DweightTask* task,
                DweightMaps* maps) {
   task->kind = TapsKind::kSlots;
   task->schedule.offsets = taps.offsets;
@@ -50,7 +57,7 @@ Status Run(const LaunchSite& site, const Dweight& dweight, const Taps& taps, con
   const DweightTileSize& size = kDweightTiles[plan.tile];
   DweightTask task = {};
   DweightMaps maps;
-  KNNCONV_GPU_RETURN_IF_ERROR(Prepare(dweight, taps, size, &task, &maps));
+  KNNCONV_GPU_RETURN_IF_ERROR(Prepare(dweight, taps, plan, &task, &maps));
   DweightSchedule& schedule = task.schedule;
   schedule.lists = static_cast<int32_t>(plan.sizes.lists);
   schedule.row_tiles = static_cast<int32_t>(plan.row_tiles);

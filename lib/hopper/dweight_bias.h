@@ -2,8 +2,9 @@
 //
 //     db[o] = sum over rows:  g[row, o]
 //
-// Where each step's row of g is another one, they sum the boxes of g that are there anyway. With a slot order they are
-// not: there, each block sums its share of g's rows from memory while the others multiply.
+// Where each step has rows of g of its own that all count or all do not, they sum the boxes of g that are there anyway.
+// With a slot order, and where rows of x are gathered, it has not: there, each block sums its share of g's rows from
+// memory while the others multiply.
 #pragma once
 
 #include <cstdint>

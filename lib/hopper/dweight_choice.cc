@@ -47,8 +47,25 @@ DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
   return sizes;
 }
 
+// Whether rows of x are gathered one by one: boxes of a smaller batch would be mostly empty.
+bool Gathers(const Dweight& dweight) {
+  constexpr int64_t kLeastBatchOfBoxes = 32;
+  return dweight.batch < kLeastBatchOfBoxes;
+}
+
 DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
-  return {1, int64_t{dweight.slots} * ChannelBoxes(dweight), taps.table.outputs * StepsOfRow(dweight)};
+  constexpr double kGatherCost = 2.7;  // of a box whose lines threads copy
+  DweightSizes sizes;
+  sizes.lists = 1;
+  sizes.boxes = int64_t{dweight.slots} * ChannelBoxes(dweight);
+  sizes.steps = taps.table.outputs * StepsOfRow(dweight);
+  if (Gathers(dweight)) {
+    sizes.gathers = true;
+    sizes.steps = CeilDiv(dweight.batch * taps.table.outputs, kStep);
+    sizes.box_cost = kGatherCost;
+    sizes.sums_rows = dweight.db != nullptr;
+  }
+  return sizes;
 }
 
 // As if all slots had equally many taps.
@@ -65,6 +82,7 @@ DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   DweightPlan plan;
   plan.sizes = sizes;
   if (size.has_strips() && size.taps != sizes.strip_taps) return plan;
+  if (sizes.gathers && !CanGather(size)) return plan;
   plan.boxes = size.has_strips() ? sizes.strips : sizes.boxes;
   plan.steps = size.has_strips() ? sizes.strip_steps : sizes.steps;
   plan.row_tiles = CeilDiv(plan.boxes, size.row_boxes());
@@ -136,7 +154,12 @@ bool IsInReach(const Dweight& dweight, const DenseTaps& taps) {
 bool IsInReach(const Dweight&, const gpu::NeighborTable& table) {
   return table.sources > 0 && table.outputs > 0 && table.neighbours > 0;
 }
-bool IsInReach(const Dweight& dweight, const ColumnTaps& taps) { return IsInReach(dweight, taps.table); }
+bool IsInReach(const Dweight& dweight, const ColumnTaps& taps) {
+  if (!IsInReach(dweight, taps.table)) return false;
+  // Rows of x that are gathered have numbers over all batch entries.
+  return !Gathers(dweight) || (dweight.batch * taps.table.sources <= INT32_MAX &&
+                               HasShortNumbers(dweight.batch * taps.table.outputs));
+}
 bool IsInReach(const Dweight& dweight, const SlotTaps& taps) { return IsInReach(dweight, taps.table); }
 
 // Whether the schedule's line has 31 bits however dw is tiled, and whichever slot has the taps.
@@ -149,22 +172,38 @@ bool HasShortLine(const Dweight& dweight, const DweightSizes& sizes) {
 bool Fits(const Dweight& dweight) {
   return dweight.slots > 0 && dweight.batch > 0 && dweight.channels > 0 && dweight.columns > 0 &&
          dweight.x_type == dweight.g_type && dweight.channels % 8 == 0 && dweight.columns % 8 == 0 &&
-         IsAligned(dweight.x) && IsAligned(dweight.g) && IsAligned(dweight.partials) &&
-         dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1;
+         IsAligned(dweight.x) && IsAligned(dweight.g) && IsAligned(dweight.partials) && IsAligned(dweight.dw) &&
+         IsAligned(dweight.db) && dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1;
 }
 
-// `least_batch` is below what fills a step of a table.
+// Few channels or columns leave too much of a box empty.
+bool IsWide(const Dweight& dweight) {
+  constexpr int kLeastWidth = 48;
+  return dweight.channels >= kLeastWidth && dweight.columns >= kLeastWidth;
+}
+
+bool Pays(const Dweight& dweight, const DenseTaps&) { return IsWide(dweight); }
+
+// Gathering takes longer than the copy engine, so that boxes have to be full, or half full where there are several.
+bool Pays(const Dweight& dweight, const ColumnTaps&) {
+  if (!Gathers(dweight)) return IsWide(dweight);
+  const int64_t boxes = ChannelBoxes(dweight) * CeilDiv(dweight.columns, kBox);
+  return dweight.channels >= kBox && dweight.columns >= kBox &&
+         2 * int64_t{dweight.channels} * dweight.columns >= boxes * kBox * kBox;
+}
+
+bool Pays(const Dweight& dweight, const SlotTaps&) {
+  constexpr int64_t kLeastBatch = 32;  // fewer batch entries leave too much of a step empty
+  return IsWide(dweight) && dweight.batch >= kLeastBatch;
+}
+
 template <typename Taps>
-bool Choose(const Dweight& dweight, const Taps& taps, const gpu::Device& device, bool forced, int64_t least_batch,
-            DweightPlan* plan) {
-  constexpr int kLeastWidth = 48;  // channels or columns; fewer leave too much of a box empty
-  const bool pays = dweight.channels >= kLeastWidth && dweight.columns >= kLeastWidth && dweight.batch >= least_batch;
-  if (!IsHopper(device) || !(forced || pays) || !Fits(dweight) || !IsInReach(dweight, taps)) return false;
+bool Choose(const Dweight& dweight, const Taps& taps, const gpu::Device& device, bool forced, DweightPlan* plan) {
+  if (!IsHopper(device) || !Fits(dweight) || !IsInReach(dweight, taps)) return false;
+  if (!forced && !Pays(dweight, taps)) return false;
   *plan = Plan(dweight, taps, device, -1);
   return plan->tile >= 0 && HasShortLine(dweight, plan->sizes);
 }
-
-constexpr int64_t kLeastTableBatch = 32;  // fewer batch entries leave too much of a table's step empty
 
 }  // namespace
 
@@ -193,15 +232,15 @@ DweightPlan PlanDweight(const Dweight& dweight, const SlotTaps& taps, const gpu:
 
 bool ChooseDweight(const Dweight& dweight, const DenseTaps& taps, const gpu::Device& device, bool forced,
                    DweightPlan* plan) {
-  return Choose(dweight, taps, device, forced, 1, plan);
+  return Choose(dweight, taps, device, forced, plan);
 }
 bool ChooseDweight(const Dweight& dweight, const ColumnTaps& taps, const gpu::Device& device, bool forced,
                    DweightPlan* plan) {
-  return Choose(dweight, taps, device, forced, kLeastTableBatch, plan);
+  return Choose(dweight, taps, device, forced, plan);
 }
 bool ChooseDweight(const Dweight& dweight, const SlotTaps& taps, const gpu::Device& device, bool forced,
                    DweightPlan* plan) {
-  return Choose(dweight, taps, device, forced, kLeastTableBatch, plan);
+  return Choose(dweight, taps, device, forced, plan);
 }
 
 }  // namespace knnconv::hopper

@@ -8,7 +8,8 @@
 // A step's boxes lie in shared memory as they lie in memory, a position a line of 128 bytes: both operands of the
 // product are read along their lines (Major::kMN), so that nothing is transposed. A table gives the coordinates of x's
 // boxes, 64 batch entries of one node; for a dense convolution boxes are 64 pixels, moved by the slot's offset, or
-// strips (dweight_strips.h). A hole is a box outside the tensor: zeros, and nothing is read.
+// strips (dweight_strips.h). A hole is a box outside the tensor: zeros, and nothing is read. Small batches over a table
+// have a kernel of their own (dweight_gather.h).
 //
 // One warp issues copies, a lane a box; two warps sum g's columns for db; each of the other warpgroups multiplies its
 // share of the tile. What bounds it: filling shared memory from L2, about 34 bytes a cycle, with rows + columns for

@@ -82,6 +82,12 @@ inline gpu::Status EncodeOperands(const gpu::Dweight& dweight, const gpu::Neighb
   return EncodeRows(type, dweight.g, dweight.batch, table.outputs, dweight.columns, &maps->g);
 }
 
+// Boxes of g's rows, which follow each other over all batch entries; x is gathered.
+inline gpu::Status EncodeGathered(const gpu::Dweight& dweight, int64_t rows, DweightMaps* maps) {
+  maps->x = {};
+  return EncodeRows(dweight.g_type, dweight.g, rows, dweight.columns, &maps->g);
+}
+
 inline gpu::Status EncodeOperands(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, bool has_strips,
                                   DweightMaps* maps) {
   KNNCONV_GPU_RETURN_IF_ERROR(Encode(has_strips ? StripsOf(dweight, taps) : PixelsOf(dweight, taps), &maps->x));

@@ -35,6 +35,7 @@ class DweightProducts {
       Clear();
       for (int left = segment.steps; left > 0; --left) {
         ring.full[place_.stage].Wait(place_.parity);
+        if constexpr (Tile::kGathers) FenceAsyncProxy();  // threads have written x, not the copy engine
         if (multiplies) {
           FenceProducts();
           const unsigned char* const x = ring.RowBox(place_.stage, first_box);

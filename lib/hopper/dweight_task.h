@@ -10,7 +10,12 @@
 
 namespace knnconv::hopper {
 
-enum class TapsKind : int { kColumns, kSlots, kDense };
+enum class TapsKind : int {
+  kColumns,
+  kSlots,
+  kDense,
+  kGathered,  // a table's columns; rows of x are copied one by one
+};
 
 // All that a launch of the kernel takes beside the tensor maps.
 struct DweightTask {
@@ -26,12 +31,17 @@ struct DweightTask {
   gpu::DenseTaps dense;
   int32_t pitch;         // of a dense convolution: positions from one line of pixels to the next
   float* partials;       // a tile for each part
-  float* bias_partials;  // kBiasSums for each part; with kSlots, for each block and kBiasSums columns; null: no db
+  float* bias_partials;  // kBiasSums for each part; unless SumsBoxes, for each block and kBiasSums columns; null: no db
+  const void* x;         // [batch * table.sources, channels]; kGathered only
+  int32_t channels;      // likewise
   const void* g;         // [g_rows, columns]
   int64_t g_rows;        // of all batch entries
 
-  // With kSlots a tile's steps are not of all rows of g; then db is summed from g in memory.
-  KNNCONV_HOST_DEVICE bool SumsBoxes() const { return bias_partials != nullptr && kind != TapsKind::kSlots; }
+  // With kSlots a tile's steps are not of all rows of g, with kGathered some rows of a step may count and others not;
+  // there, db is summed from g in memory.
+  KNNCONV_HOST_DEVICE bool SumsBoxes() const {
+    return bias_partials != nullptr && (kind == TapsKind::kColumns || kind == TapsKind::kDense);
+  }
 };
 
 template <int kWarpgroups_, int kBoxes_, int kColumns_, int kTaps_>
@@ -40,6 +50,7 @@ struct DweightTile {
   static constexpr int kWarpgroups = kWarpgroups_, kBoxes = kBoxes_, kColumns = kColumns_;  // kBoxes: of a warpgroup
   static constexpr int kTaps = kTaps_;
   static constexpr bool kHasStrips = kSize.has_strips();
+  static constexpr bool kGathers = false;
   static constexpr int kRowBoxes = kSize.row_boxes(), kColumnBoxes = kColumns / kBox;
   static constexpr int64_t kElements = kSize.elements();
   static constexpr int kThreads = (1 + kWarpgroups) * 128;

@@ -50,6 +50,17 @@ inline constexpr DweightTileSize kDweightTiles[] = {
 #undef KNNCONV_TILE_SIZE
 };
 
+// Those of them that also gather rows of x (dweight_gather.h).
+#define KNNCONV_FOR_EACH_GATHER_TILE(apply) apply(3, 1, 64, 1) apply(2, 2, 128, 1) apply(2, 1, 256, 1)
+
+constexpr bool CanGather(const DweightTileSize& size) {
+#define KNNCONV_IS_TILE(...) \
+  if (size == DweightTileSize{__VA_ARGS__}) return true;
+  KNNCONV_FOR_EACH_GATHER_TILE(KNNCONV_IS_TILE)
+#undef KNNCONV_IS_TILE
+  return false;
+}
+
 inline constexpr int kDweightTileCount = sizeof(kDweightTiles) / sizeof(kDweightTiles[0]);
 
 }  // namespace knnconv::hopper

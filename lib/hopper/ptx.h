@@ -151,6 +151,11 @@ KNNCONV_DEVICE void CopyChunk(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
 
+// Copies 4 bytes to shared memory.
+KNNCONV_DEVICE void CopyWord(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(SharedAddress(to)), "l"(from) : "memory");
+}
+
 // The same for the first `bytes` of 16, from 1 to 16; the others become zeros and are not read.
 KNNCONV_DEVICE void CopyPart(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

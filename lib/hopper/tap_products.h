@@ -47,7 +47,8 @@ class Consumer {
       const int stage = place_.stage;
       pipe_.Full(stage).Wait(place_.parity);
       if constexpr (Shape::kSource == Source::kRows) FenceAsyncProxy();  // threads have written A, not the copy engine
-      note = StepNote::Unpack(pipe_.Note(stage));
+      // By the lane that gives the stage back, so that the note is read before the next one is written.
+      note = StepNote::Unpack(__shfl_sync(kAllLanes, lane_ == 0 ? pipe_.Note(stage) : 0, 0));
       const uint64_t a = Describe<Major::kK>(pipe_.A(stage) + writer_.first_row() * kStepDepth * 2);
       const uint64_t b = Describe<kMajorB>(Shape::kResident ? pipe_.Weights(HasSlot(note) ? note.slot : 0)
                                                             : pipe_.B(stage));

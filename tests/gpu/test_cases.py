@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 
+import gpu_calls as calls
+import gpu_dweight_calls
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,6 +91,25 @@ def test_cpu_program_on_a_gpu_machine():
     )
     run_fresh(code)
     run_fresh(code, JAX_PLATFORMS="cpu")
+
+
+@pytest.mark.parametrize("operation", ["dense_forward", "knn_dweight"])
+def test_errors_name_place_and_call(operation):
+    """What a launcher refuses comes back as a status, with the file and line that did."""
+    x, weight, indices = np.ones((1, 4, 33), "float16"), np.ones((2, 33, 8), "float16"), np.zeros((4, 2), np.int32)
+    if operation == "dense_forward":
+        image, window = x.reshape(1, 2, 2, 33), {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+        run = functools.partial(
+            calls.dense_forward, image, weight[None], None, output_size=(2, 1), out_dtype=calls.F16, **window
+        )
+    else:
+        g = np.ones((1, 4, 8), "float16")
+        run = functools.partial(gpu_dweight_calls.knn_dweight, x, g, indices, num_slots=2, out_dtype=calls.F16)
+    place = r"lib/(cuda/\.\./)?gpu/\w+\.(h|cc|cu):\d+: "
+    with pytest.raises(jax.errors.JaxRuntimeError, match=place + 'kernel="hopper" does not take this call: '):
+        run(kernel="hopper")
+    with pytest.raises(jax.errors.JaxRuntimeError, match=place + r"IsOneOf\(rows, row_sizes\)"):
+        run(tile=(48, 64, 1))
 
 
 GRAPHS = """

@@ -3,69 +3,36 @@
 import functools
 
 import gpu_calls as calls
+import gpu_problems
 import numpy as np
 import oracle
 import pytest
 from gpu_calls import BF16, F16, F32
+from gpu_problems import DENSE_SHAPES
 
-from jax_knnconv._window import output_size
-
-# B, H, W, C, O, kernel, stride, low pads, high pads, dilation
-SHAPES = [
-    (2, 9, 7, 16, 24, (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)),
-    (3, 8, 8, 64, 64, (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)),
-    (2, 16, 15, 3, 64, (7, 7), (2, 2), (3, 3), (2, 3), (1, 1)),
-    (2, 11, 13, 32, 8, (3, 2), (2, 3), (1, 0), (2, 1), (2, 1)),
-    (1, 20, 1, 5, 7, (5, 1), (3, 1), (2, 0), (2, 0), (3, 1)),
-    (5, 6, 6, 136, 96, (1, 1), (1, 1), (0, 0), (0, 0), (1, 1)),
-    (1, 14, 14, 8, 200, (2, 2), (2, 2), (-1, -2), (0, 1), (1, 1)),
-    (2, 7, 9, 33, 65, (3, 3), (2, 1), (1, 1), (1, 1), (1, 2)),
-    (1, 9, 9, 24, 16, (2, 2), (4, 3), (0, 0), (0, 0), (1, 1)),
-    (1, 6, 40, 48, 160, (6, 6), (1, 1), (5, 5), (5, 5), (1, 1)),
-]
 TILES = [(rows, columns, -1) for rows in (16, 64, 128) for columns in (32, 64, 128)]
 
 
-def _problem(shape, dtype, seed=0):
-    batch, height, width, c, o, kernel, stride, low, high, dilation = shape
-    rng = np.random.default_rng(seed)
-    sizes = [
-        output_size(size, f, s, d, pads)
-        for size, f, s, d, pads in zip(
-            (height, width), kernel, stride, dilation, zip(low, high, strict=True), strict=True
-        )
-    ]
-    x = calls.normal(rng, (batch, height, width, c), dtype)
-    weight = calls.normal(rng, (*kernel, c, o), dtype, (kernel[0] * kernel[1] * c) ** -0.5)
-    bias = calls.normal(rng, (o,), F32)
-    g = calls.normal(rng, (batch, *sizes, o), dtype)
-    return x, weight, bias, g, tuple(sizes), {"stride": stride, "padding": low, "dilation": dilation}
-
-
-def _absolute(function, *arrays, **static):
-    return function(*(np.abs(oracle.f64(a)) for a in arrays), **static)
-
-
 def _check_forward(shape, dtype, x_dtype, out_dtype, tile=None):
-    x, weight, bias, _, sizes, window = _problem(shape, dtype)
+    x, weight, bias, _, sizes, window = gpu_problems.dense(shape, dtype)
     x = x if x_dtype == dtype else calls.normal(np.random.default_rng(1), x.shape, x_dtype)
     y = calls.dense_forward(x, weight, bias, output_size=sizes, out_dtype=out_dtype, tile=tile, **window)
     x = x.astype(dtype)
     exact = oracle.dense_forward(x, weight, bias, output_size=sizes, **window)
-    bound = _absolute(oracle.dense_forward, x, weight, bias, output_size=sizes, **window)
+    bound = gpu_problems.bound(oracle.dense_forward, x, weight, bias, output_size=sizes, **window)
     oracle.assert_within_ulp(y, exact, calls.SUM_SLACK * bound, out_dtype)
 
 
 def _check_dinput(shape, dtype, out_dtype, tile=None):
-    x, weight, _, g, _, window = _problem(shape, dtype)
+    x, weight, _, g, _, window = gpu_problems.dense(shape, dtype)
     size = x.shape[1:3]
     dx = calls.dense_dinput(g, weight, input_size=size, out_dtype=out_dtype, tile=tile, **window)
     exact = oracle.dense_dinput(g, weight, input_size=size, **window)
-    bound = _absolute(oracle.dense_dinput, g, weight, input_size=size, **window)
+    bound = gpu_problems.bound(oracle.dense_dinput, g, weight, input_size=size, **window)
     oracle.assert_within_ulp(dx, exact, calls.SUM_SLACK * bound, out_dtype)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", DENSE_SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("dtype", "x_dtype", "out_dtype"), [(F16, F16, F16), (BF16, BF16, BF16), (BF16, F32, F32), (F16, F32, F16)]
 )
@@ -73,7 +40,7 @@ def test_forward(shape, dtype, x_dtype, out_dtype):
     _check_forward(shape, dtype, x_dtype, out_dtype)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", DENSE_SHAPES, ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype"), [(F16, F16), (BF16, F32)])
 def test_dinput(shape, dtype, out_dtype):
     _check_dinput(shape, dtype, out_dtype)
@@ -81,14 +48,14 @@ def test_dinput(shape, dtype, out_dtype):
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_tile(tile):
-    for shape in SHAPES[1], SHAPES[6], SHAPES[7]:
+    for shape in DENSE_SHAPES[1], DENSE_SHAPES[6], DENSE_SHAPES[7]:
         _check_forward(shape, BF16, BF16, BF16, tile)
         _check_dinput(shape, F16, F16, tile)
 
 
-@pytest.mark.parametrize("shape", [s for s in SHAPES if s[3] % 8 == 0 and s[4] % 8 == 0], ids=str)
+@pytest.mark.parametrize("shape", [s for s in DENSE_SHAPES if s[3] % 8 == 0 and s[4] % 8 == 0], ids=str)
 def test_staging_does_not_change_a_bit(shape):
-    x, weight, bias, g, sizes, window = _problem(shape, BF16)
+    x, weight, bias, g, sizes, window = gpu_problems.dense(shape, BF16)
     forward = functools.partial(calls.dense_forward, x, weight, bias, output_size=sizes, out_dtype=F32, **window)
     dinput = functools.partial(calls.dense_dinput, g, weight, input_size=x.shape[1:3], out_dtype=F32, **window)
     for run in forward, dinput:
@@ -96,7 +63,7 @@ def test_staging_does_not_change_a_bit(shape):
 
 
 def test_float32_input_is_rounded_as_read():
-    x, weight, bias, _, sizes, window = _problem(SHAPES[1], F16)
+    x, weight, bias, _, sizes, window = gpu_problems.dense(DENSE_SHAPES[1], F16)
     wide = calls.normal(np.random.default_rng(2), x.shape, F32) * 3
     wide[0, 0, 0, :3] = 70000, np.nan, 1e-9
     run = functools.partial(calls.dense_forward, output_size=sizes, out_dtype=F32, **window)
@@ -156,7 +123,7 @@ def test_empty(shape):  # case 18
 
 
 def test_same_bits_every_time():  # case 11
-    x, weight, bias, g, sizes, window = _problem(SHAPES[9], BF16)
+    x, weight, bias, g, sizes, window = gpu_problems.dense(DENSE_SHAPES[9], BF16)
     first = None
     for _ in range(20):
         y = calls.dense_forward(x, weight, bias, output_size=sizes, out_dtype=F32, **window)

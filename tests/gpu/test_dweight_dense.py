@@ -2,6 +2,7 @@
 
 import gpu_calls as calls
 import gpu_dweight_calls
+import gpu_problems
 import numpy as np
 import oracle
 import pytest
@@ -26,11 +27,9 @@ SCALAR_TILES = [(rows, columns, 0) for rows in (32, 128) for columns in (32, 64,
 CHANNELS = (1, 2, 3, 5, 7, 9, 17, 33, 63, 65)
 
 
-def _problem(shape, x_dtype, g_dtype, seed=0):
-    batch, h, w, c, o, kernel, stride, padding, dilation, out = shape
-    rng = np.random.default_rng(seed)
-    window = {"stride": stride, "padding": padding, "dilation": dilation, "kernel_size": kernel}
-    return calls.normal(rng, (batch, h, w, c), x_dtype), calls.normal(rng, (batch, *out, o), g_dtype), window
+def _problem(shape, x_dtype, g_dtype):
+    problem = gpu_problems.dense(shape, g_dtype, x_dtype)
+    return problem.x, problem.g, problem.window | {"kernel_size": problem.kernel_size}
 
 
 def _check(shape, x_dtype, g_dtype, out_dtype, **how):

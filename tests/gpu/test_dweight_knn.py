@@ -2,36 +2,21 @@
 
 import gpu_calls as calls
 import gpu_dweight_calls
+import gpu_problems
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
 from gpu_calls import BF16, F16, F32
+from gpu_problems import KNN_SHAPES
 
-# B, C, O, N, M, K, V (None: the column is the slot)
-SHAPES = [
-    (1, 64, 64, 300, 257, 27, None),
-    (1, 64, 32, 300, 257, 27, 40),
-    (3, 16, 24, 50, 41, 9, None),
-    (20, 8, 200, 50, 41, 9, 5),
-    (40, 32, 64, 60, 33, 5, 200),
-    (64, 128, 128, 33, 20, 9, None),
-    (64, 96, 160, 40, 17, 9, 9),
-    (7, 3, 96, 100, 30, 121, None),
-    (7, 3, 5, 100, 30, 50, 300),
-    (1, 33, 65, 20, 5, 3, 2),
-    (9, 1, 1, 20, 700, 3, None),
-]
 TILES = [(rows, columns, 1) for rows in (32, 64, 128) for columns in (32, 64, 128)]
 SCALAR_TILES = [(rows, columns, 0) for rows in (32, 128) for columns in (32, 64, 128)]
 
 
-def _problem(shape, x_dtype, g_dtype, seed=0):
-    batch, c, o, n, m, k, v = shape
-    rng = np.random.default_rng(seed)
-    indices, slots = calls.random_table(rng, m, k, n, v)
-    x, g = calls.normal(rng, (batch, n, c), x_dtype), calls.normal(rng, (batch, m, o), g_dtype)
-    return x, g, indices, slots, k if v is None else v
+def _problem(shape, x_dtype, g_dtype):
+    problem = gpu_problems.knn(shape, g_dtype, x_dtype)
+    return problem.x, problem.g, problem.indices, problem.slots, problem.num_slots
 
 
 def _answer(x, g, indices, slots, **options):
@@ -48,7 +33,7 @@ def _check(shape, x_dtype, g_dtype, out_dtype, zero_empty_rows=False, **how):
     gpu_dweight_calls.check(found, *_answer(x, g, indices, slots, **options), out_dtype)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", KNN_SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("x_dtype", "g_dtype", "out_dtype"), [(F16, F16, F16), (BF16, BF16, BF16), (F32, BF16, F32), (F32, F16, F16)]
 )
@@ -58,11 +43,11 @@ def test_dweight(shape, x_dtype, g_dtype, out_dtype):
 
 @pytest.mark.parametrize("tile", TILES + SCALAR_TILES, ids=str)
 def test_every_tile(tile):
-    for shape in SHAPES[1], SHAPES[2], SHAPES[5]:
+    for shape in KNN_SHAPES[1], KNN_SHAPES[2], KNN_SHAPES[5]:
         _check(shape, BF16, BF16, F32, tile=tile)
 
 
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3]], ids=str)
+@pytest.mark.parametrize("shape", [KNN_SHAPES[0], KNN_SHAPES[3]], ids=str)
 def test_staging_does_not_change_bits(shape):
     x, g, indices, slots, v = _problem(shape, F16, F16)
     one, other = (
@@ -81,14 +66,14 @@ def test_slices_and_chains(slots, slices):
 
 
 def test_no_bias():
-    x, g, indices, slots, v = _problem(SHAPES[1], BF16, BF16)
+    x, g, indices, slots, v = _problem(KNN_SHAPES[1], BF16, BF16)
     dw, db = gpu_dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=BF16, bias=False)
     exact, bound = _answer(x, g, indices, slots, num_slots=v)
     oracle.assert_within_ulp(dw, exact[0], 2 * bound[0], BF16)
     assert db.shape == (0,)
 
 
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3], SHAPES[8]], ids=str)
+@pytest.mark.parametrize("shape", [KNN_SHAPES[0], KNN_SHAPES[3], KNN_SHAPES[11]], ids=str)
 def test_every_run_gives_the_same_bits(shape):
     x, g, indices, slots, v = _problem(shape, BF16, BF16)
     first = gpu_dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F32)
@@ -171,7 +156,7 @@ def test_offsets_of_64_bits():
     np.testing.assert_array_equal(dw, np.ones((1, c, 8)))
 
 
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3], SHAPES[9]], ids=str)
+@pytest.mark.parametrize("shape", [KNN_SHAPES[0], KNN_SHAPES[3], KNN_SHAPES[12]], ids=str)
 def test_backward(shape):
     x, g, indices, slots, v = _problem(shape, BF16, BF16)
     weight = calls.normal(np.random.default_rng(2), (v, x.shape[-1], g.shape[-1]), BF16)

@@ -2,6 +2,7 @@
 
 import gpu_calls as calls
 import gpu_dweight_calls
+import gpu_problems
 import jax
 import numpy as np
 import oracle
@@ -25,48 +26,35 @@ DTYPES = [(F16, F16, F16), (BF16, BF16, F32), (F16, F32, F16), (BF16, F32, BF16)
 HALO = {"kernel": "halo"}
 
 
-def _problem(shape, dtype, x_dtype, seed=0):
-    batch, h, w, c, o, kernel, stride, padding, dilation, out = shape
-    rng = np.random.default_rng(seed)
-    x = calls.normal(rng, (batch, h, w, c), x_dtype)
-    weight = calls.normal(rng, (*kernel, c, o), dtype, (kernel[0] * kernel[1] * c) ** -0.5)
-    g = calls.normal(rng, (batch, *out, o), dtype)
-    return x, weight, calls.normal(rng, (o,), F32), g, {"stride": stride, "padding": padding, "dilation": dilation}
-
-
-def _absolute(function, *arrays, **static):
-    return function(*(np.abs(oracle.f64(a)) for a in arrays), **static)
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("dtype", "x_dtype", "out_dtype"), DTYPES)
 def test_forward(shape, dtype, x_dtype, out_dtype):
-    x, weight, bias, _, window = _problem(shape, dtype, x_dtype)
+    x, weight, bias, _, _, window = gpu_problems.dense(shape, dtype, x_dtype)
     y = calls.dense_forward(x, weight, bias, output_size=shape[-1], out_dtype=out_dtype, **HALO, **window)
     operands = x.astype(dtype), weight, bias
     exact = oracle.dense_forward(*operands, output_size=shape[-1], **window)
-    bound = _absolute(oracle.dense_forward, *operands, output_size=shape[-1], **window)
+    bound = gpu_problems.bound(oracle.dense_forward, *operands, output_size=shape[-1], **window)
     oracle.assert_within_ulp(y, exact, calls.SUM_SLACK * bound, out_dtype)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype"), [(F16, F16), (BF16, F32), (BF16, BF16)])
 def test_dinput(shape, dtype, out_dtype):
-    _, weight, _, g, window = _problem(shape, dtype, dtype)
+    _, weight, _, g, _, window = gpu_problems.dense(shape, dtype)
     dx = calls.dense_dinput(g, weight, input_size=shape[1:3], out_dtype=out_dtype, **HALO, **window)
     exact = oracle.dense_dinput(g, weight, input_size=shape[1:3], **window)
-    bound = _absolute(oracle.dense_dinput, g, weight, input_size=shape[1:3], **window)
+    bound = gpu_problems.bound(oracle.dense_dinput, g, weight, input_size=shape[1:3], **window)
     oracle.assert_within_ulp(dx, exact, calls.SUM_SLACK * bound, out_dtype)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("dtype", "x_dtype", "out_dtype"), DTYPES)
 def test_dweight(shape, dtype, x_dtype, out_dtype):
-    x, _, _, g, window = _problem(shape, dtype, x_dtype)
+    x, _, _, g, _, window = gpu_problems.dense(shape, dtype, x_dtype)
     window["kernel_size"] = shape[5]
     found = gpu_dweight_calls.dense_dweight(x, g, out_dtype=out_dtype, **HALO, **window)
     x = x.astype(dtype)
-    bound = _absolute(oracle.dense_dweight, x, g, **window)
+    bound = gpu_problems.bound(oracle.dense_dweight, x, g, **window)
     gpu_dweight_calls.check(found, oracle.dense_dweight(x, g, **window), bound, out_dtype)
 
 
@@ -74,11 +62,11 @@ def test_dweight(shape, dtype, x_dtype, out_dtype):
 def test_slices_and_chains(slices):
     # 11,520 positions: with little room for slices, each is longer than a chain.
     shape = (20, 24, 24, 16, 32, (3, 3), (1, 1), (1, 1), (1, 1), (24, 24))
-    x, _, _, g, window = _problem(shape, BF16, BF16)
+    x, _, _, g, _, window = gpu_problems.dense(shape, BF16)
     window["kernel_size"] = shape[5]
     found = gpu_dweight_calls.dense_dweight(x, g, out_dtype=F32, slices=slices, **HALO, **window)
     gpu_dweight_calls.check(
-        found, oracle.dense_dweight(x, g, **window), _absolute(oracle.dense_dweight, x, g, **window), F32
+        found, oracle.dense_dweight(x, g, **window), gpu_problems.bound(oracle.dense_dweight, x, g, **window), F32
     )
 
 
@@ -148,7 +136,7 @@ def test_groups_share_or_own():
 
 def test_same_bits_every_time():  # case 11
     for shape in SHAPES[:2]:
-        x, weight, bias, g, window = _problem(shape, BF16, BF16)
+        x, weight, bias, g, _, window = gpu_problems.dense(shape, BF16)
         first = None
         for _ in range(10):
             y = calls.dense_forward(x, weight, bias, output_size=shape[-1], out_dtype=F32, **HALO, **window)

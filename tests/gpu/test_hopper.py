@@ -3,15 +3,13 @@
 import functools
 
 import gpu_calls as calls
+import gpu_problems
 import jax
 import numpy as np
 import oracle
 import pytest
 from gpu_calls import BF16, F16, F32
-from test_dense import SHAPES as DENSE_SHAPES
-from test_dense import _problem as dense_problem
-from test_knn import _hub_order as hub_order
-from test_knn import _problem as knn_problem
+from gpu_problems import DENSE_SHAPES
 
 from jax_knnconv import _ffi
 
@@ -54,7 +52,7 @@ def _slack(dtype, batch):
 @pytest.mark.parametrize("shape", KNN_SHAPES, ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype"), TYPES)
 def test_knn(shape, dtype, out_dtype):
-    x, weight, bias, g, indices, slots = knn_problem(shape, dtype)
+    x, weight, bias, g, indices, slots = gpu_problems.knn(shape, dtype)
     zero = dtype == out_dtype
     options = {"zero_empty_rows": zero}
     y = calls.knn_forward(x, weight, indices, slots, bias, out_dtype=out_dtype, kernel="hopper", **options)
@@ -71,7 +69,7 @@ def test_knn(shape, dtype, out_dtype):
 @pytest.mark.parametrize("shape", [s for s in DENSE_SHAPES if s[3] % 8 == 0 and s[4] % 8 == 0], ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype"), TYPES)
 def test_dense(shape, dtype, out_dtype):
-    x, weight, bias, g, sizes, window = dense_problem(shape, dtype)
+    x, weight, bias, g, sizes, window = gpu_problems.dense(shape, dtype)
     y = calls.dense_forward(x, weight, bias, output_size=sizes, out_dtype=out_dtype, kernel="hopper", **window)
     _check(y, oracle.dense_forward, (x, weight, bias), out_dtype, output_size=sizes, **window)
     if window["stride"][0] * window["stride"][1] > 9:
@@ -103,7 +101,7 @@ def test_hubs_are_left_to_their_own_sums(batch, dtype):
     owners, slots = np.repeat(np.arange(len(counts)), counts), rng.integers(0, 5, counts.sum())
     g = calls.normal(rng, (batch, len(owners), 64), dtype)
     weight = calls.normal(rng, (5, 72, 64), dtype, 0.1)
-    orders = hub_order(owners, slots, len(counts))
+    orders = gpu_problems.hub_order(owners, slots, len(counts))
     dx = calls.knn_dinput(g, weight, orders, num_inputs=len(counts), out_dtype=F32, kernel="hopper")
     exact, bound = np.zeros((2, batch, len(counts), 72))
     for slot in range(5):
@@ -143,7 +141,7 @@ def test_what_is_not_taken_is_refused():
 
 
 def test_shapes_choose_hopper_and_bits_stay():  # case 11
-    x, weight, bias, g, indices, slots = knn_problem((6, 64, 64, 40, 400, 27, 30), BF16)
+    x, weight, bias, g, indices, slots = gpu_problems.knn((6, 64, 64, 40, 400, 27, 30), BF16)
     orders = calls.source_order(indices, slots, 40, 30)
     forward = functools.partial(calls.knn_forward, x, weight, indices, slots, bias, out_dtype=F32)
     dinput = functools.partial(calls.knn_dinput, np.repeat(g, 12, 0), weight, orders, num_inputs=40, out_dtype=F32)

@@ -2,8 +2,8 @@
 
 import functools
 
-import gpu_calls as calls
 import gpu_dweight_calls
+import gpu_problems
 import jax
 import numpy as np
 import oracle
@@ -38,6 +38,11 @@ KNN = [
     (64, 64, 64, 50, 41, 9, 7),
     (70, 136, 88, 33, 20, 5, 200),
     (40, 512, 64, 33, 20, 5, 3),
+    (1, 64, 64, 300, 257, 27, None),
+    (3, 200, 328, 41, 137, 5, None),
+    (20, 72, 88, 23, 45, 9, None),
+    (1, 64, 64, 300, 257, 5, 27),
+    (20, 136, 88, 33, 20, 5, 7),
 ]
 DTYPES = [(F16, F16), (BF16, BF16), (BF16, F32), (F16, F32)]
 
@@ -53,18 +58,13 @@ knn_dweight = functools.partial(gpu_dweight_calls.knn_dweight, kernel="hopper")
 
 
 def _dense(shape, dtype):
-    batch, h, w, c, o, kernel, stride, padding, dilation, out = shape
-    rng = np.random.default_rng(0)
-    window = {"stride": stride, "padding": padding, "dilation": dilation, "kernel_size": kernel}
-    return calls.normal(rng, (batch, h, w, c), dtype), calls.normal(rng, (batch, *out, o), dtype), window
+    problem = gpu_problems.dense(shape, dtype)
+    return problem.x, problem.g, problem.window | {"kernel_size": problem.kernel_size}
 
 
 def _knn(shape, dtype):
-    batch, c, o, n, m, k, v = shape
-    rng = np.random.default_rng(0)
-    indices, slots = calls.random_table(rng, m, k, n, v)
-    x, g = calls.normal(rng, (batch, n, c), dtype), calls.normal(rng, (batch, m, o), dtype)
-    return x, g, indices, slots, k if v is None else v
+    problem = gpu_problems.knn(shape, dtype)
+    return problem.x, problem.g, problem.indices, problem.slots, problem.num_slots
 
 
 def _check_knn(shape, dtype, out_dtype, *, zero_empty_rows=False, **how):
@@ -110,23 +110,25 @@ def test_no_bias():
     assert db.shape == (0,)
 
 
+@pytest.mark.parametrize("batch", [1, 3, 20, 64])
 @pytest.mark.parametrize("slots", [None, np.array([[0, 1], [0, 1]], np.int32)], ids=["columns", "slots"])
-def test_holes_read_nothing(slots):
-    x, g = np.ones((64, 3, 64), BF16), np.ones((64, 2, 64), BF16)
+def test_holes_read_nothing(slots, batch):
+    x, g = np.ones((batch, 3, 64), BF16), np.ones((batch, 2, 64), BF16)
     x[:, 0] = np.nan
     indices = np.array([[-1, 3], [1, 2]], np.int32)
     dw, db = knn_dweight(x, g, indices, slots, num_slots=2, out_dtype=F32, zero_empty_rows=True)
-    np.testing.assert_array_equal(dw, np.full((2, 64, 64), 64))
-    np.testing.assert_array_equal(db, np.full(64, 64))
+    np.testing.assert_array_equal(dw, np.full((2, 64, 64), batch))
+    np.testing.assert_array_equal(db, np.full(64, batch))
 
 
-def test_a_table_of_holes():
-    x, g = np.ones((64, 3, 64), BF16), np.ones((64, 2, 64), BF16)
+@pytest.mark.parametrize("batch", [3, 64])
+def test_a_table_of_holes(batch):
+    x, g = np.ones((batch, 3, 64), BF16), np.ones((batch, 2, 64), BF16)
     indices, slots = np.full((2, 2), -1, np.int32), np.zeros((2, 2), np.int32)
     for given in None, slots:
         dw, db = knn_dweight(x, g, indices, given, num_slots=2, out_dtype=F32)
         np.testing.assert_array_equal(dw, np.zeros((2, 64, 64)))
-        np.testing.assert_array_equal(db, np.full(64, 128))
+        np.testing.assert_array_equal(db, np.full(64, 2 * batch))
 
 
 @pytest.mark.parametrize("shape", STRIPS, ids=str)
@@ -152,7 +154,7 @@ def test_counts_of_taps():
     np.testing.assert_array_equal(db, np.full(64, 2 * 4096))
 
 
-@pytest.mark.parametrize("shape", [KNN[1], KNN[6]], ids=str)
+@pytest.mark.parametrize("shape", [KNN[1], KNN[6], KNN[9]], ids=str)
 def test_every_run_gives_the_same_bits(shape):
     x, g, indices, slots, v = _knn(shape, BF16)
     first = knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F32)
@@ -162,11 +164,12 @@ def test_every_run_gives_the_same_bits(shape):
             np.testing.assert_array_equal(a, b)
 
 
-def test_no_taps_are_zeros():
-    x, g = np.ones((64, 0, 64), BF16), np.ones((64, 2, 64), BF16)
+@pytest.mark.parametrize("batch", [3, 64])
+def test_no_taps_are_zeros(batch):
+    x, g = np.ones((batch, 0, 64), BF16), np.ones((batch, 2, 64), BF16)
     dw, db = knn_dweight(x, g, np.zeros((2, 3), np.int32), num_slots=3, out_dtype=F32)
     np.testing.assert_array_equal(dw, np.zeros((3, 64, 64)))
-    np.testing.assert_array_equal(db, np.full(64, 128))
+    np.testing.assert_array_equal(db, np.full(64, 2 * batch))
 
 
 @pytest.mark.parametrize("channels", [60, 63])

@@ -3,42 +3,18 @@
 import functools
 
 import gpu_calls as calls
+import gpu_problems
 import numpy as np
 import oracle
 import pytest
 from gpu_calls import BF16, F16, F32
+from gpu_problems import KNN_SHAPES
 
-# B, C, O, N, M, K, V (None: the column is the slot)
-SHAPES = [
-    (1, 64, 64, 300, 257, 27, None),
-    (1, 64, 32, 300, 257, 27, 40),
-    (3, 16, 24, 50, 41, 9, None),
-    (20, 8, 200, 50, 41, 9, 5),
-    (40, 32, 64, 60, 33, 5, 200),
-    (64, 64, 64, 33, 20, 9, None),
-    (128, 96, 160, 40, 17, 9, 9),
-    (130, 40, 72, 25, 19, 40, None),
-    (130, 40, 72, 25, 19, 40, 7),
-    (7, 3, 96, 100, 30, 121, None),
-    (7, 3, 5, 100, 30, 50, 300),
-    (1, 33, 65, 20, 5, 3, 2),
-]
 TILES = [(rows, columns, -1) for rows in (16, 64, 128) for columns in (32, 64, 128)]
 
 
-def _problem(shape, dtype, seed=0):
-    batch, c, o, n, m, k, v = shape
-    rng = np.random.default_rng(seed)
-    indices, slots = calls.random_table(rng, m, k, n, v)
-    v = k if v is None else v
-    x = calls.normal(rng, (batch, n, c), dtype)
-    weight = calls.normal(rng, (v, c, o), dtype, (k * c) ** -0.5)
-    return x, weight, calls.normal(rng, (o,), F32), calls.normal(rng, (batch, m, o), dtype), indices, slots
-
-
 def _check_forward(shape, dtype, x_dtype, out_dtype, zero_empty_rows=False, tile=None):
-    x, weight, bias, _, indices, slots = _problem(shape, x_dtype)
-    weight = weight.astype(dtype)
+    x, weight, bias, _, indices, slots = gpu_problems.knn(shape, dtype, x_dtype)
     options = {"zero_empty_rows": zero_empty_rows}
     y = calls.knn_forward(x, weight, indices, slots, bias, out_dtype=out_dtype, tile=tile, **options)
     x = x.astype(dtype)
@@ -48,7 +24,7 @@ def _check_forward(shape, dtype, x_dtype, out_dtype, zero_empty_rows=False, tile
 
 
 def _check_dinput(shape, dtype, out_dtype, tile=None):
-    x, weight, _, g, indices, slots = _problem(shape, dtype)
+    x, weight, _, g, indices, slots = gpu_problems.knn(shape, dtype)
     n = x.shape[1]
     orders = calls.source_order(indices, slots, n, len(weight))
     dx = calls.knn_dinput(g, weight, orders, num_inputs=n, out_dtype=out_dtype, tile=tile)
@@ -58,7 +34,7 @@ def _check_dinput(shape, dtype, out_dtype, tile=None):
     oracle.assert_within_ulp(dx, exact, (calls.CELL_SLACK if cells else calls.SUM_SLACK) * bound, out_dtype)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", KNN_SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("dtype", "x_dtype", "out_dtype"), [(F16, F16, F16), (BF16, BF16, BF16), (BF16, F32, F32), (F16, F32, F16)]
 )
@@ -66,7 +42,7 @@ def test_forward(shape, dtype, x_dtype, out_dtype):
     _check_forward(shape, dtype, x_dtype, out_dtype, zero_empty_rows=dtype == F16)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", KNN_SHAPES, ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype"), [(F16, F16), (BF16, F32)])
 def test_dinput(shape, dtype, out_dtype):
     _check_dinput(shape, dtype, out_dtype)
@@ -74,15 +50,15 @@ def test_dinput(shape, dtype, out_dtype):
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_tile(tile):
-    for shape in SHAPES[1], SHAPES[3], SHAPES[8]:
+    for shape in KNN_SHAPES[1], KNN_SHAPES[3], KNN_SHAPES[8]:
         _check_forward(shape, BF16, BF16, BF16, tile=tile)
         _check_dinput(shape, F16, F16, tile=tile)
         _check_dinput(shape, BF16, F32, tile=tile)
 
 
-@pytest.mark.parametrize("shape", [s for s in SHAPES if s[1] % 8 == 0 and s[2] % 8 == 0], ids=str)
+@pytest.mark.parametrize("shape", [s for s in KNN_SHAPES if s[1] % 8 == 0 and s[2] % 8 == 0], ids=str)
 def test_staging_does_not_change_a_bit(shape):
-    x, weight, bias, g, indices, slots = _problem(shape, F16)
+    x, weight, bias, g, indices, slots = gpu_problems.knn(shape, F16)
     orders = calls.source_order(indices, slots, x.shape[1], len(weight))
     forward = functools.partial(calls.knn_forward, x, weight, indices, slots, bias, out_dtype=F32)
     dinput = functools.partial(calls.knn_dinput, g, weight, orders, num_inputs=x.shape[1], out_dtype=F32)
@@ -140,14 +116,6 @@ def test_identity_of_many_nodes():  # cases 21, 33: more nodes than a grid dimen
     np.testing.assert_array_equal(calls.knn_dinput(x, weight, orders, num_inputs=n, out_dtype=F16), x)
 
 
-def _hub_order(owners, slots, num_inputs):
-    """The source order of taps (row i -> source owners[i], slot slots[i])."""
-    order = np.lexsort((np.arange(len(owners)), slots, owners))
-    low = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_inputs))])
-    offsets = np.stack([low, np.zeros_like(low)], -1).astype(np.int32)
-    return offsets, order.astype(np.int32), slots[order].astype(np.int32)
-
-
 @pytest.mark.parametrize("batch", [1, 3, 20])
 @pytest.mark.parametrize("out_dtype", [F32, BF16], ids=str)
 def test_hubs(batch, out_dtype):
@@ -160,7 +128,7 @@ def test_hubs(batch, out_dtype):
     c, o = 40, 72
     g = calls.normal(rng, (batch, len(owners), o), BF16)
     weight = calls.normal(rng, (11, c, o), BF16, 0.1)
-    orders = _hub_order(owners, slots, len(counts))
+    orders = gpu_problems.hub_order(owners, slots, len(counts))
     dx = calls.knn_dinput(g, weight, orders, num_inputs=len(counts), out_dtype=out_dtype)
     exact, bound = np.zeros((2, batch, len(counts), c))
     for slot in range(11):
@@ -173,7 +141,7 @@ def test_hubs(batch, out_dtype):
 
 def test_shared_points_are_counted_exactly():  # case 2
     m = 400_000
-    orders = _hub_order(np.arange(m) % 10, np.zeros(m, np.int64), 10)
+    orders = gpu_problems.hub_order(np.arange(m) % 10, np.zeros(m, np.int64), 10)
     g, weight = np.ones((1, m, 1), F16), np.ones((1, 8, 1), F16)
     dx = calls.knn_dinput(g, weight, orders, num_inputs=10, out_dtype=F16)
     np.testing.assert_array_equal(dx.astype(np.float32), np.full((1, 10, 8), 40_000))
@@ -220,7 +188,7 @@ def test_empty(shape):  # case 18
 
 
 def test_same_bits_every_time():  # case 11
-    x, weight, bias, g, indices, slots = _problem((6, 64, 64, 40, 400, 27, 30), BF16)
+    x, weight, bias, g, indices, slots = gpu_problems.knn((6, 64, 64, 40, 400, 27, 30), BF16)
     orders = calls.source_order(indices, slots, 40, 30)
     first = None
     for _ in range(20):

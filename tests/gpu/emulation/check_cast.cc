@@ -1,5 +1,6 @@
-// Runs the cast's kernel on the CPU and compares with rounding in double, one value at a time.
+// Runs the cast's kernel and compares with rounding in double, one value at a time.
 #include <cmath>
+#include <cstring>
 
 #include "check.h"
 #include "gpu/cast_operands.h"
@@ -36,9 +37,11 @@ double Round(double value) {
 template <typename T>
 double Decode(T value) {
   using F = Format<T>;
-  const int exponents = 1 << (15 - F::kMantissa), bits = value.bits & 0x7fff;
+  uint16_t all;
+  std::memcpy(&all, &value, sizeof(all));
+  const int exponents = 1 << (15 - F::kMantissa), bits = all & 0x7fff;
   const int exponent = bits >> F::kMantissa, mantissa = bits & ((1 << F::kMantissa) - 1);
-  const double sign = value.bits >> 15 ? -1 : 1;
+  const double sign = all >> 15 ? -1 : 1;
   if (exponent == exponents - 1) return mantissa != 0 ? NAN : sign * INFINITY;
   const double whole = exponent == 0 ? mantissa : mantissa + (1 << F::kMantissa);
   return sign * std::ldexp(whole, std::max(exponent, 1) - 1 + F::kLeastExponent - F::kMantissa);
@@ -60,15 +63,15 @@ float Special(size_t i) {
 
 template <typename T>
 void CheckCast(size_t cotangents, size_t inputs, size_t shift) {
-  std::vector<float> g(cotangents + shift), x(inputs + shift);
+  Array<float> g(cotangents + shift), x(inputs + shift);
   for (size_t i = 0; i < g.size(); ++i) g[i] = Special(i);
   for (size_t i = 0; i < x.size(); ++i) x[i] = Special(i + 1);
-  const T unwritten{0x1234};
-  std::vector<T> g16(g.size(), unwritten), x16(x.size(), unwritten);
+  const T unwritten = Narrow<T>(0.75f);
+  Array<T> g16(g.size(), unwritten), x16(x.size(), unwritten);
   const std::string name = "cast of " + std::to_string(cotangents) + " and " + std::to_string(inputs);
   for (const Setting& setting : kSettings) {
-    plain::schedule = setting.schedule;
-    const auto side = [&](std::vector<float>& from, std::vector<T>& to) {
+    Use(setting);
+    const auto side = [&](Array<float>& from, Array<T>& to) {
       return CastOperand{from.data() + shift, to.data() + shift, static_cast<int64_t>(from.size() - shift)};
     };
     RequireOk(name, RunCast({nullptr, setting.device, false}, ElementOf<T>::value, side(g, g16), side(x, x16)));

@@ -1,6 +1,4 @@
-// Runs the kernels of RunDweight on the CPU and compares with sums in double, tap by tap.
-#include <array>
-
+// Runs the kernels of RunDweight and compares with sums in double, tap by tap.
 #include "check.h"
 #include "gpu/dweight.h"
 
@@ -80,7 +78,7 @@ void Check(const std::string& name, const Shape& shape, const std::vector<Tap>& 
       dweight.g = form.odd_g ? odd_g.data() + 1 : g.data();
       for (bool with_bias : {false, true}) {
         for (const Setting& setting : kSettings) {
-          if ((!with_bias && setting.schedule.backward) || (odd && &setting > kSettings)) continue;
+          if ((!with_bias && setting.backward) || (odd && &setting > kSettings)) continue;
           // Room for two slices on one device and for several on the other.
           const size_t slices = setting.device == 0 ? 7 : 2;
           const int skipped = form.odd_results;
@@ -90,7 +88,7 @@ void Check(const std::string& name, const Shape& shape, const std::vector<Tap>& 
           dweight.partial_elements = static_cast<int64_t>(partials.size()) - skipped;
           dweight.dw = sums.data() + skipped;
           dweight.db = with_bias ? bias_sums.data() + skipped : nullptr;
-          plain::schedule = setting.schedule;
+          Use(setting);
           const std::string what = name + ", tile " + std::to_string(choice.rows) + " x " +
                                    std::to_string(choice.columns) + ", staging " + std::to_string(choice.vector) +
                                    (form.float_x ? ", float32 x" : "") + (form.odd_x ? ", odd x" : "") +
@@ -107,8 +105,8 @@ void Check(const std::string& name, const Shape& shape, const std::vector<Tap>& 
 }
 
 template <typename T>
-void CheckWindow(const Shape& sizes, std::array<int, 2> in, std::array<int, 2> kernel, std::array<int, 2> stride,
-                 std::array<int, 2> padding, std::array<int, 2> dilation, std::array<int, 2> out) {
+void CheckWindow(const Shape& sizes, const Window& window) {
+  const auto& [in, kernel, stride, padding, dilation, out] = window;
   Shape shape = sizes;
   shape.sources = int64_t{in[0]} * in[1];
   shape.rows = int64_t{out[0]} * out[1];
@@ -141,7 +139,7 @@ void CheckWindow(const Shape& sizes, std::array<int, 2> in, std::array<int, 2> k
 // A table with holes of every kind, and row 1 all holes; with slots of its own, or columns as slots.
 template <typename T>
 void CheckTable(const Shape& shape, int neighbours, bool own_slots, bool zero_empty_rows) {
-  std::vector<int32_t> indices, slots;
+  Array<int32_t> indices, slots;
   std::vector<Tap> list;
   std::vector<bool> counted(shape.rows, !zero_empty_rows);
   for (int64_t row = 0; row < shape.rows; ++row) {
@@ -164,7 +162,7 @@ void CheckTable(const Shape& shape, int neighbours, bool own_slots, bool zero_em
              });
     return;
   }
-  std::vector<int32_t> offsets{0, 0}, rows, sources;
+  Array<int32_t> offsets{0, 0}, rows, sources;
   for (int slot = 0; slot < shape.slots; ++slot) {
     for (const Tap& tap : list) {
       if (tap.slot != slot) continue;
@@ -187,19 +185,33 @@ void CheckTable(const Shape& shape, int neighbours, bool own_slots, bool zero_em
            });
 }
 
+Shape Dense(int64_t batch, int channels, int columns, int members = 1) {
+  return {batch, 0, 0, 0, channels, columns, members};
+}
+
+template <typename T>
+void CheckRandom() {
+  CheckWindow<T>(Dense(Pick(1, 3), PickChannels(), PickChannels(), Pick(1, 2)), PickWindow());
+  const int taps = Pick(1, 40);
+  CheckTable<T>({Pick(1, 40), Pick(1, 60), Pick(1, 60), taps, PickChannels(), PickChannels()}, taps, false, Pick(0, 1) == 0);
+  CheckTable<T>({Pick(1, 40), Pick(1, 60), Pick(1, 60), Pick(1, 80), PickChannels(), PickChannels(), Pick(1, 2)}, taps,
+                true, Pick(0, 1) == 0);
+}
+
 }  // namespace
 
-int main() {
-  const auto dense = [](int64_t batch, int channels, int columns, int members = 1) {
-    return Shape{batch, 0, 0, 0, channels, columns, members};
-  };
-  CheckWindow<Half>(dense(3, 8, 24), {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {9, 7});
-  CheckWindow<BFloat>(dense(2, 3, 33), {11, 13}, {3, 2}, {2, 3}, {1, -1}, {2, 1}, {5, 5});
-  CheckWindow<BFloat>(dense(2, 40, 8, 3), {6, 5}, {2, 2}, {4, 3}, {0, 0}, {1, 1}, {2, 2});
+int main(int argc, char** argv) {
+  CheckWindow<Half>(Dense(3, 8, 24), {{9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {9, 7}});
+  CheckWindow<BFloat>(Dense(2, 3, 33), {{11, 13}, {3, 2}, {2, 3}, {1, -1}, {2, 1}, {5, 5}});
+  CheckWindow<BFloat>(Dense(2, 40, 8, 3), {{6, 5}, {2, 2}, {4, 3}, {0, 0}, {1, 1}, {2, 2}});
   CheckTable<Half>({2, 17, 21, 5, 16, 40}, 5, false, true);
   CheckTable<BFloat>({3, 30, 70, 3, 5, 7}, 3, false, false);
   CheckTable<BFloat>({2, 17, 35, 4, 8, 16, 2}, 9, true, true);
   CheckTable<Half>({1, 25, 90, 3, 33, 9}, 6, true, false);
   CheckTable<Half>({4, 25, 40, 1, 72, 136}, 70, true, false);  // chains longer than kChainPositions
+  for (int i = 0; i < RandomShapes(argc, argv); ++i) {
+    CheckRandom<Half>();
+    CheckRandom<BFloat>();
+  }
   return Result();
 }

@@ -21,8 +21,8 @@ void CheckOrder(const std::string& name, int pitch, int out_pitch) {
   const auto wide_a = ToFloats(a), wide_b = ToFloats(b);
   const float initial = 0.5f;
   for (const Setting& setting : kSettings) {
-    std::vector<std::vector<float>> out(kWarps, Unwritten(Extent(out_pitch)));
-    plain::schedule = setting.schedule;
+    std::vector<Array<float>> out(kWarps, Unwritten(Extent(out_pitch)));
+    Use(setting);
     plain::RunGrid(1, kWarps * kWarpSize, 0, [&] {
       const int warp = threadIdx.x / kWarpSize;
       Accumulator acc;

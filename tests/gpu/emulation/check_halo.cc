@@ -1,7 +1,6 @@
-// Runs the kernels of few channels (halo.h, halo_dweight.h, stem.h, stem_dinput.h, stem_dweight.h) on the CPU and compares
-// with sums in double, tap by tap.
+// Runs the kernels of few channels (halo.h, halo_dweight.h, stem.h, stem_dinput.h, stem_dweight.h) and compares with sums in
+// double, tap by tap.
 #include <algorithm>
-#include <array>
 #include <tuple>
 
 #include "check.h"
@@ -28,7 +27,7 @@ struct Problem {
 };
 
 struct Operands {
-  std::vector<float> x, weight, g, bias;
+  Array<float> x, weight, g, bias;
 };
 
 struct Expected {
@@ -102,7 +101,7 @@ void Check(const std::string& name, const Problem& p, const Forward& forward, co
   const Operands wide{ToFloats(x), ToFloats(weight), ToFloats(g), Values<float>(p.columns)};
   const Expected expected = Compute(p, wide);
   for (const Setting& setting : kSettings) {
-    plain::schedule = setting.schedule;
+    Use(setting);
     const LaunchSite site{nullptr, setting.device, false};
     Device device;
     RequireOk(name, GetDevice(setting.device, &device));
@@ -153,11 +152,9 @@ void Check(const std::string& name, const Problem& p, const Forward& forward, co
   }
 }
 
-using Pair = std::array<int, 2>;
-
 template <typename T>
-void CheckWindow(int64_t batch, Pair in, Pair kernel, Pair stride, Pair padding, Pair dilation, Pair out, int channels,
-                 int columns) {
+void CheckWindow(int64_t batch, const Window& window, int channels, int columns) {
+  const auto& [in, kernel, stride, padding, dilation, out] = window;
   Problem p{batch, int64_t{out[0]} * out[1], int64_t{in[0]} * in[1], kernel[0] * kernel[1], channels, columns, {}};
   for (int i = 0; i < out[0]; ++i) {
     for (int j = 0; j < out[1]; ++j) {
@@ -175,12 +172,12 @@ void CheckWindow(int64_t batch, Pair in, Pair kernel, Pair stride, Pair padding,
     gemm.kind = Taps::kWindow;
     gemm.window.transposed = gemm.transposed;
     for (int d = 0; d < 2; ++d) {
-      gemm.window.kernel[d] = kernel[d];
-      gemm.window.stride[d] = stride[d];
-      gemm.window.padding[d] = padding[d];
-      gemm.window.dilation[d] = dilation[d];
-      gemm.window.source_size[d] = gemm.transposed ? out[d] : in[d];
-      gemm.window.out_size[d] = gemm.transposed ? in[d] : out[d];
+      gemm.window.kernel[d] = window.kernel[d];
+      gemm.window.stride[d] = window.stride[d];
+      gemm.window.padding[d] = window.padding[d];
+      gemm.window.dilation[d] = window.dilation[d];
+      gemm.window.source_size[d] = gemm.transposed ? window.out[d] : window.size[d];
+      gemm.window.out_size[d] = gemm.transposed ? window.size[d] : window.out[d];
     }
     HaloPlan plan;
     if (!ChooseHalo(gemm, device, /*forced=*/true, &plan)) return false;
@@ -189,13 +186,13 @@ void CheckWindow(int64_t batch, Pair in, Pair kernel, Pair stride, Pair padding,
   };
   Check<T>(name, p, run, run, [&](const LaunchSite& site, const Device& device, const Dweight& dweight) {
     DenseTaps taps{};
-    taps.kernel_width = kernel[1];
+    taps.kernel_width = window.kernel[1];
     for (int d = 0; d < 2; ++d) {
-      taps.in_size[d] = in[d];
-      taps.out_size[d] = out[d];
-      taps.stride[d] = stride[d];
-      taps.padding[d] = padding[d];
-      taps.dilation[d] = dilation[d];
+      taps.in_size[d] = window.size[d];
+      taps.out_size[d] = window.out[d];
+      taps.stride[d] = window.stride[d];
+      taps.padding[d] = window.padding[d];
+      taps.dilation[d] = window.dilation[d];
     }
     HaloDweightPlan plan;
     if (!ChooseHalo(dweight, taps, device, /*forced=*/true, &plan)) return false;
@@ -206,7 +203,7 @@ void CheckWindow(int64_t batch, Pair in, Pair kernel, Pair stride, Pair padding,
 
 // The taps by (source, slot, row), with room for a few more.
 struct SourceOrder {
-  std::vector<int32_t> offsets, rows, slots;
+  Array<int32_t> offsets, rows, slots;
 
   explicit SourceOrder(const Problem& p) {
     std::vector<Tap> taps = p.taps;
@@ -229,7 +226,7 @@ struct SourceOrder {
 template <typename T>
 void CheckTable(int64_t batch, int rows, int sources, int channels, int columns, int neighbours) {
   Problem p{batch, rows, sources, neighbours, channels, columns, {}};
-  std::vector<int32_t> indices;
+  Array<int32_t> indices;
   for (int m = 0; m < rows; ++m) {
     for (int k = 0; k < neighbours; ++k) {
       const int32_t junk[] = {-1, sources, INT32_MAX, INT32_MIN};
@@ -272,18 +269,28 @@ void CheckTable(int64_t batch, int rows, int sources, int channels, int columns,
   });
 }
 
+template <typename T>
+void CheckRandom() {
+  CheckWindow<T>(Pick(1, 3), PickWindow(), PickChannels(), PickChannels());
+  CheckTable<T>(Pick(1, 5), Pick(1, 150), Pick(1, 100), Pick(1, 4), 8 * Pick(1, 16), Pick(1, 50));
+}
+
 }  // namespace
 
-int main() {
-  CheckWindow<BFloat>(2, {9, 21}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {9, 21}, 16, 24);
-  CheckWindow<Half>(2, {19, 13}, {3, 2}, {2, 3}, {1, 0}, {2, 1}, {8, 4}, 8, 33);
-  CheckWindow<BFloat>(2, {20, 18}, {7, 7}, {2, 2}, {3, 2}, {1, 1}, {10, 9}, 3, 64);
-  CheckWindow<Half>(1, {9, 9}, {2, 2}, {4, 3}, {0, 0}, {1, 1}, {2, 3}, 12, 5);
-  CheckWindow<BFloat>(1, {40, 37}, {3, 3}, {1, 1}, {0, 0}, {1, 1}, {38, 35}, 32, 8);
+int main(int argc, char** argv) {
+  CheckWindow<BFloat>(2, {{9, 21}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {9, 21}}, 16, 24);
+  CheckWindow<Half>(2, {{19, 13}, {3, 2}, {2, 3}, {1, 0}, {2, 1}, {8, 4}}, 8, 33);
+  CheckWindow<BFloat>(2, {{20, 18}, {7, 7}, {2, 2}, {3, 2}, {1, 1}, {10, 9}}, 3, 64);
+  CheckWindow<Half>(1, {{9, 9}, {2, 2}, {4, 3}, {0, 0}, {1, 1}, {2, 3}}, 12, 5);
+  CheckWindow<BFloat>(1, {{40, 37}, {3, 3}, {1, 1}, {0, 0}, {1, 1}, {38, 35}}, 32, 8);
   CheckTable<BFloat>(3, 40, 37, 3, 24, 11);
   CheckTable<Half>(2, 70, 90, 4, 104, 6);
   CheckTable<BFloat>(1, 17, 20, 1, 64, 50);
   CheckTable<Half>(1, 23, 150, 3, 96, 37);
   CheckTable<BFloat>(2, 9, 65, 2, 40, 30);
+  for (int i = 0; i < RandomShapes(argc, argv); ++i) {
+    CheckRandom<Half>();
+    CheckRandom<BFloat>();
+  }
   return Result();
 }

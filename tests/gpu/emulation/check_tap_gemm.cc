@@ -1,6 +1,5 @@
-// Runs the kernels of RunTapGemm and RunHubSums on the CPU and compares with sums in double, tap by tap.
+// Runs the kernels of RunTapGemm and RunHubSums and compares with sums in double, tap by tap.
 #include <algorithm>
-#include <array>
 
 #include "check.h"
 #include "gpu/hub_sums.h"
@@ -17,8 +16,8 @@ struct Tap {
 };
 
 // The result by definition; a node without taps may be empty.
-std::vector<double> Expected(const TapGemm& gemm, const std::vector<Tap>& taps, const std::vector<float>& source,
-                             const std::vector<float>& weight, const std::vector<float>& bias) {
+std::vector<double> Expected(const TapGemm& gemm, const std::vector<Tap>& taps, const Array<float>& source,
+                             const Array<float>& weight, const Array<float>& bias) {
   std::vector<double> out(gemm.batch * gemm.nodes * gemm.columns);
   std::vector<bool> live(gemm.nodes);
   for (const Tap& tap : taps) {
@@ -78,7 +77,7 @@ void Check(const std::string& name, TapGemm gemm, const std::vector<Tap>& taps, 
         if (odd && &setting > kSettings) continue;
         auto out = Unwritten(expected.size() + form.odd_out), partials = Unwritten(HubPartials(gemm, list_room));
         gemm.out = out.data() + form.odd_out;
-        plain::schedule = setting.schedule;
+        Use(setting);
         const LaunchSite site{nullptr, setting.device, false};
         const Status status = RunTapGemm(site, gemm, tile);
         if (LacksRoom(setting, tile, status)) continue;
@@ -103,7 +102,7 @@ TapGemm Problem(int64_t batch, int64_t nodes, int64_t source_rows, int depth, in
 
 template <typename T>
 void CheckTable(int64_t batch, int nodes, int source_rows, int depth, int columns, int taps, int slots, bool own_slots) {
-  std::vector<int32_t> indices(nodes * taps), slot(nodes * taps);
+  Array<int32_t> indices(nodes * taps), slot(nodes * taps);
   std::vector<Tap> list;
   for (int m = 0; m < nodes; ++m) {
     int at = 0;
@@ -130,7 +129,7 @@ void CheckTable(int64_t batch, int nodes, int source_rows, int depth, int column
 // `counts[n]` taps of node n, slots ascending in each list.
 template <typename T>
 void CheckSources(int64_t batch, const std::vector<int>& counts, int source_rows, int depth, int columns, int slots) {
-  std::vector<int32_t> offsets{0, 0}, rows, slot;
+  Array<int32_t> offsets{0, 0}, rows, slot;
   std::vector<Tap> list;
   for (size_t n = 0; n < counts.size(); ++n) {
     std::vector<int> own(counts[n]);
@@ -156,8 +155,8 @@ void CheckSources(int64_t batch, const std::vector<int>& counts, int source_rows
 }
 
 template <typename T>
-void CheckWindow(int64_t batch, std::array<int, 2> size, std::array<int, 2> kernel, std::array<int, 2> stride,
-                 std::array<int, 2> padding, std::array<int, 2> dilation, std::array<int, 2> out, int depth, int columns) {
+void CheckWindow(int64_t batch, const Window& window, int depth, int columns) {
+  const auto& [size, kernel, stride, padding, dilation, out] = window;
   for (bool transposed : {false, true}) {
     std::vector<Tap> list;
     for (int i = 0; i < out[0]; ++i) {
@@ -188,9 +187,20 @@ void CheckWindow(int64_t batch, std::array<int, 2> size, std::array<int, 2> kern
   }
 }
 
+template <typename T>
+void CheckRandom() {
+  CheckWindow<T>(Pick(1, 3), PickWindow(), PickChannels(), PickChannels());
+  const int taps = Pick(1, 40), slots = Pick(1, 80), sources = Pick(1, 60);
+  CheckTable<T>(Pick(1, 40), Pick(1, 60), sources, PickChannels(), PickChannels(), taps, taps, false);
+  CheckTable<T>(Pick(1, 40), Pick(1, 60), sources, PickChannels(), PickChannels(), taps, slots, true);
+  std::vector<int> counts(Pick(1, 60));
+  for (int& count : counts) count = Pick(0, 20) == 0 ? Pick(200, 600) : Pick(0, 30);
+  CheckSources<T>(Pick(0, 1) == 0 ? 1 : Pick(1, 20), counts, sources, PickChannels(), PickChannels(), slots);
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   CheckTable<Half>(3, 21, 17, 16, 40, 5, 5, false);
   CheckTable<BFloat>(1, 70, 30, 24, 33, 40, 40, false);
   CheckTable<BFloat>(2, 35, 17, 8, 16, 9, 70, true);
@@ -202,9 +212,15 @@ int main() {
   std::vector<int> many(150);
   for (int& count : many) count = Pick(0, 9);
   CheckSources<BFloat>(1, many, 60, 64, 64, 27);
-  CheckWindow<Half>(2, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {9, 7}, 16, 24);
-  CheckWindow<BFloat>(2, {11, 13}, {3, 2}, {2, 3}, {1, 0}, {2, 1}, {5, 5}, 8, 8);
-  CheckWindow<Half>(1, {9, 9}, {2, 2}, {4, 3}, {0, 0}, {1, 1}, {2, 3}, 3, 5);
-  CheckWindow<BFloat>(1, {10, 12}, {6, 6}, {1, 1}, {5, 5}, {1, 1}, {15, 17}, 40, 16);
+  CheckWindow<Half>(2, {{9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {9, 7}}, 16, 24);
+  CheckWindow<BFloat>(2, {{11, 13}, {3, 2}, {2, 3}, {1, 0}, {2, 1}, {5, 5}}, 8, 8);
+  CheckWindow<Half>(1, {{9, 9}, {2, 2}, {4, 3}, {0, 0}, {1, 1}, {2, 3}}, 3, 5);
+  // Steps and reaches whose products have more than 32 bits.
+  CheckWindow<Half>(1, {{3, 4}, {3, 1}, {1 << 20, 70000}, {70000, 0}, {70001, 1 << 20}, {1, 1}}, 8, 8);
+  CheckWindow<BFloat>(1, {{10, 12}, {6, 6}, {1, 1}, {5, 5}, {1, 1}, {15, 17}}, 40, 16);
+  for (int i = 0; i < RandomShapes(argc, argv); ++i) {
+    CheckRandom<Half>();
+    CheckRandom<BFloat>();
+  }
   return Result();
 }

@@ -2,7 +2,7 @@
 //
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check.cu lib/hopper/tap_gemm*.cu
 //         lib/hopper/{tap_gemm,tap_choice,pixel_classes,tensor_map}.cc -o check
-//     check [all|values|times] [names of cases to time]
+//     check [all|values|times] [names of cases]
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -162,7 +162,9 @@ int main(int argc, char** argv) {
   Require(knnconv::gpu::GetDevice(0, &card));
   const std::string what = argc > 1 ? argv[1] : "all";
   int failures = 0, runs = 0;
+  const auto wanted = [&](const Case& c) { return argc <= 2 || std::find(argv + 2, argv + argc, c.name) != argv + argc; };
   for (const Case& c : what == "times" ? std::vector<Case>() : ValueCases()) {
+    if (!wanted(c)) continue;
     Problem p = Make(c, 1);
     TapForm chosen;
     const bool takes = Choose(p.gemm, &chosen);
@@ -170,6 +172,7 @@ int main(int argc, char** argv) {
     for (const TileForm& form : kForms) {
       if (!takes || !Has(p, form)) continue;
       CHECK(cudaMemset(p.outs[0], 0xff, p.out_elements * 4 + 64));
+      CHECK(cudaDeviceSynchronize());  // the stream does not wait for it
       Run(p.gemm, form);
       CHECK(cudaStreamSynchronize(stream));
       ++runs;
@@ -190,7 +193,7 @@ int main(int argc, char** argv) {
   std::printf("%d of %d runs wrong\n", failures, runs);
   if (what == "values") return failures != 0;
   for (const Case& c : TimedCases()) {
-    if (argc > 2 && std::find(argv + 2, argv + argc, c.name) == argv + argc) continue;
+    if (!wanted(c)) continue;
     Problem p = Make(c, 4);
     const double flops = 2.0 * c.batch * p.lists.source.size() * c.depth * c.columns;
     std::printf("%-14s", c.name.c_str());

@@ -1,5 +1,5 @@
 // Holds Hopper's weight gradients to sums in double precision, tile by tile, and times them. Not part of the test
-// suite: a program for work on the kernels, without JAX. Its argument: check, chain, time, time32 or once.
+// suite: a program for work on the kernels, without JAX. Its argument: check, chain, time, time32, small or once.
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib -DKNNCONV_HOPPER_POLLS='(1<<26)'
 //         tests/gpu/hopper/check_dweight.cu lib/hopper/dweight*.c* lib/hopper/tensor_map.cc -o check_dweight
 #include <cstdio>
@@ -25,6 +25,9 @@ int CheckTiles() {
     std::vector<Case> cases = has_strips ? StripCases() : ValueCases();
     if (tile < 0) {
       for (const Case& c : StripCases()) cases.push_back(c);
+    }
+    if (tile < 0 || hopper::CanGather(hopper::kDweightTiles[tile])) {
+      for (const Case& c : GatherCases()) cases.push_back(c);
     }
     for (const Case& c : cases) {
       failures += CheckCase<__nv_bfloat16>(c, Element::kF32, tile, false);
@@ -71,6 +74,13 @@ std::vector<TimedCase> TimedCases() {
       {Table("knn 384-384", 128, 384, 384, 60, 60, 9), 0.111, {e, b}},
       {Table("knn 16 nodes", 512, 256, 256, 16, 16, 9), 0.033, {b, d}},
       {Table("knn 64 230", 128, 64, 64, 230, 230, 9), 0.011, {a, h}},
+      {Table("10 64 230", 10, 64, 64, 230, 230, 9), 0.036, {a}},
+      {Table("30 256", 30, 256, 256, 256, 256, 9), 0, {b, c}},
+      {Table("40 256", 40, 256, 256, 256, 256, 9), 0, {b, c}},
+      {Table("100k 64", 1, 64, 64, 100000, 100000, 27), 0.148, {a, b}},
+      {Table("100k 64-256", 1, 64, 256, 100000, 100000, 27), 0, {b, c}},
+      {Table("100k 128", 1, 128, 128, 100000, 100000, 27), 0.41, {b, c}},
+      {Table("50k 256", 1, 256, 256, 50000, 50000, 27), 0.717, {b, c}},
       {Table("slots 64", 256, 64, 64, 1024, 1024, 9, 9), 0.09, {h}},
       {Table("slots 128", 256, 128, 128, 512, 512, 9, 9), 0.098, {f}},
       {Table("slots 256", 256, 256, 256, 256, 256, 9, 9), 0.141, {b, c}},
@@ -84,8 +94,9 @@ std::vector<TimedCase> TimedCases() {
   };
 }
 
-void TimeAll(Element result) {
+void TimeAll(Element result, int most_batch = 1 << 30) {
   for (const TimedCase& c : TimedCases()) {
+    if (c.shape.batch > most_batch) continue;
     std::vector<int> tiles = {-1};
     if (result != Element::kF32) tiles.insert(tiles.end(), c.tiles.begin(), c.tiles.end());
     Time(c.shape, c.target, tiles, result);
@@ -112,6 +123,7 @@ int main(int argc, char** argv) {
   if (what == "all" || what == "chain") failures += CheckChains();
   if (what == "all" || what == "time") TimeAll(Element::kBF16);
   if (what == "time32") TimeAll(Element::kF32);
+  if (what == "small") TimeAll(Element::kBF16, 40);
   if (what == "once") RunAll();
   return failures > 0;
 }

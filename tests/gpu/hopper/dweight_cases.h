@@ -58,8 +58,19 @@ inline std::vector<Case> ValueCases() {
       Dense("dense_dilated", 3, 20, 17, 48, 96, 3, 1, 2, 2),
       Dense("dense_1x1", 3, 8, 8, 128, 264, 1, 1, 0),
       Dense("dense_negative", 3, 19, 12, 56, 64, 2, 3, -2),
-      Table("narrow", 5, 8, 24, 30, 20, 3),
+      Table("narrow", 35, 8, 24, 30, 20, 3),
       Dense("dense_narrow", 2, 6, 40, 16, 8, 3, 1, 1),
+  };
+}
+
+// Small batches, whose rows of x are gathered.
+inline std::vector<Case> GatherCases() {
+  return {
+      Table("gathered", 1, 64, 64, 300, 257, 27),
+      Table("gathered_wide", 3, 200, 328, 41, 137, 5),
+      Table("gathered_batch", 31, 72, 88, 23, 45, 9),
+      Table("gathered_deep", 2, 136, 72, 90, 4100, 3),
+      Table("gathered_narrow", 5, 8, 24, 30, 20, 3),
   };
 }
 
