@@ -13,7 +13,7 @@ import test_emulation
 import toolchains
 
 CHECKS = {"check_cast": 0, "check_dweight": 10, "check_halo": 60, "check_tap_gemm": 10}  # random shapes
-# Of tests/gpu/hopper: sources in lib/hopper, what the program is asked for, and cases for the sanitizer.
+# Of tests/gpu/hopper: sources from lib/hopper on, what the program is asked for, and cases for the sanitizer.
 HOPPER = {
     "check": (
         ("tap_gemm*.cu", "tap_*.cc", "pixel_classes.cc", "tensor_map.cc"),
@@ -21,6 +21,11 @@ HOPPER = {
         ["columns, 3", "rows, 40", "table, 7 dx", "dense 3x3 s2 dx"],
     ),
     "check_dweight": (("dweight*.cu", "dweight*.cc", "tensor_map.cc"), "check", []),
+    "check_halo": (
+        ("halo*.c*", "pixel_classes.cc", "tensor_map.cc", "../gpu/halo*_plan.cc", "../gpu/dweight_reduce.cu"),
+        "values",
+        ["25"],
+    ),
 }
 
 
