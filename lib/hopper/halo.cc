@@ -28,8 +28,9 @@ gpu::Status RunHalo(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const
   CUtensorMap source{};
   KNNCONV_GPU_RETURN_IF_ERROR(PrepareTensorMaps());
   if (!site.prepare && !HasPairs(gemm)) KNNCONV_GPU_RETURN_IF_ERROR(Encode(SourceMap(gemm, plan), &source));
-  return gemm.compute_type == gpu::Element::kF16 ? LaunchHalo<gpu::Half>(site, gemm, plan, source, device.shared_bytes)
-                                                 : LaunchHalo<gpu::BFloat>(site, gemm, plan, source, device.shared_bytes);
+  const int shared_limit = device.shared_bytes;
+  return gemm.compute_type == gpu::Element::kF16 ? LaunchHalo<gpu::Half>(site, gemm, plan, source, shared_limit)
+                                                 : LaunchHalo<gpu::BFloat>(site, gemm, plan, source, shared_limit);
 }
 
 }  // namespace knnconv::hopper

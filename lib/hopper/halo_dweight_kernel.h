@@ -6,9 +6,9 @@
 //         rows o              columns (tap, channel)
 //         [ g's tile ]^T  @  [ x's halo, moved by the tap ]        depth: 16 pixels a step
 //
-// Both operands lie as the copy engine writes them and wgmma reads them, pixels along the depth: a tap moves the address
-// of x and nothing is copied twice. A team of 128 threads holds all of dw for 64 columns in registers while it walks over
-// its tiles; at the end a block's two teams are added up. db is added up by threads.
+// Both operands lie as the copy engine writes them and wgmma reads them, pixels along the depth: a tap moves the
+// address of x and nothing is copied twice. A team of 128 threads holds all of dw for 64 columns in registers while it
+// walks over its tiles; at the end a block's two teams are added up. db is added up by threads.
 //
 // What bounds it: x and g once through memory, and products of 64 rows where g has fewer columns.
 #pragma once
@@ -44,7 +44,7 @@ KNNCONV_DEVICE void StartProducts(const gpu::TapGemm& forward, const HaloDweight
 #pragma unroll
   for (int group = 0; group < kDweightGroups; ++group) {
     // Groups that dw lacks repeat others, and are not stored.
-    const int piece = plan.pieces == 1 ? 0 : group % plan.pieces, column = plan.pieces == 1 ? group : group / plan.pieces;
+    const int column = plan.pieces == 1 ? group : group / plan.pieces, piece = group - column * plan.pieces;
     const int across = column < forward.window.kernel[1] ? column : 0;
     const int at = across * forward.window.dilation[1] * plan.pixel_bytes + piece * plan.taps_of_group * plan.tap_pitch;
     b[group] = DescribeLines(stage + at, plan.pixel_bytes, plan.half_pitch, plan.tap_pitch);

@@ -1,8 +1,8 @@
 // How a halo kernel for dweight is laid out on Hopper: how dw lies in registers, and stages in shared memory.
 //
-// A product has 64 columns of g as its rows and 96 rows of dw as its columns: the channels (16 or 32 as they are stored)
-// of one tap, then of the tap below and so on, whose lines of the halo lie equally far apart. That is a group; a team has
-// three in its registers.
+// A product has 64 columns of g as its rows and 96 rows of dw as its columns: the channels (16 or 32 as they are
+// stored) of one tap, then of the tap below and so on, whose lines of the halo lie equally far apart. That is a group;
+// a team has three in its registers.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,17 @@ struct HaloDweightPlan : gpu::HaloGeometry {
   int32_t cotangent_bytes;        // of a pixel of g's tile
   int32_t tap_elements_log2;      // of a tap as it is stored: 4 or 5
   int32_t taps_of_group, pieces;  // groups of a column of taps
-  int32_t steps, step_pitch;      // of a tile, 16 pixels each; bytes from a step's pixels in the halo to the next step's
-  int32_t half_pitch, tap_pitch;  // from a step's first 8 pixels to its second, from a tap to the one below
+  int32_t steps;                  // of a tile, 16 pixels each
+  // Bytes in the halo from a step's pixels to the next step's, from its first 8 to its second, from a tap to the one
+  // below.
+  int32_t step_pitch, half_pitch, tap_pitch;
   // A stage is a halo and, halo_room bytes behind its start, a tile of g; all at multiples of 1024.
   int32_t halo_room, stage_bytes, copied_bytes, stages, bytes;
   float* bias_partials;  // [slices, columns], or null; dw's are [slices, V * C, columns]
 };
 
-// Whether Hopper's halo kernels are to compute `dweight`: where they can if `forced`, else where they are expected to be
-// the fastest, too; and how they are laid out.
+// Whether Hopper's halo kernels are to compute `dweight`: where they can if `forced`, else where they are expected to
+// be the fastest, too; and how they are laid out.
 bool ChooseHalo(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const gpu::Device& device, bool forced,
                 HaloDweightPlan* plan);
 

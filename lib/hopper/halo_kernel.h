@@ -4,14 +4,14 @@
 //
 //         halo of source pixels               weights (all slots, for the block's life)
 //         [ . . . . . . . . ]                 [ depth (tap, channel) ]
-//         [ . t t t t t t . ]  @ each step    [    x columns         ]    a warpgroup, 64 pixels x all columns x 16 deep
+//         [ . t t t t t t . ]  @ each step    [    x columns         ]    a warpgroup: 64 pixels x all columns x 16
 //         [ . t t t t t t . ]    a tap moves
 //         [ . . . . . . . . ]    the address
 //
 // The halo lies as wgmma reads it (halo_plan.h), so that A of every tap is an address into it and nothing is copied
 // twice. A team of 128 threads has tiles of its own, whose halos the copy engine brings ahead. The four teams of a
-// multiprocessor share the weights and multiply in turn. Results leave from registers 16 bytes at a time, since a lane's
-// columns are neighbours (ColumnDeal).
+// multiprocessor share the weights and multiply in turn. Results leave from registers 16 bytes at a time, since a
+// lane's columns are neighbours (ColumnDeal).
 //
 // What bounds it: source and result once through memory.
 #pragma once
@@ -71,9 +71,9 @@ KNNCONV_DEVICE void StartProducts(const HaloPlan& plan, const uint32_t* steps, i
   }
 }
 
-// Two teams and two others multiply in turn, so that of each pair one multiplies while the other waits for copies, makes
-// pairs or stores; a team alone does not keep the tensor cores busy, since its products wait for each other. All teams of a
-// block take equally many turns.
+// Two teams and two others multiply in turn, so that of each pair one multiplies while the other waits for copies,
+// makes pairs or stores; a team alone does not keep the tensor cores busy, since its products wait for each other. All
+// teams of a block take equally many turns.
 class Turns {
  public:
   KNNCONV_DEVICE Turns(int team, int count) : team_(team), left_(count) {
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const HaloBlock block = OpenHalo<Shape>(gemm, plan);
   const int team = threadIdx.x / kTeamThreads, thread = threadIdx.x % kTeamThreads;
   const int stride = static_cast<int>(plan.blocks_of_kind) * kHaloTeams;
-  char* const stages = shared + plan.stage_at + team * plan.stages * plan.stage_bytes;
+  char* const stages = shared + team * plan.stages * plan.stage_bytes;
   int tile = block.part * kHaloTeams + team;
   gpu::HaloTaps taps{};  // for copies by threads
   for (int d = 0; d < 2; ++d) taps.origin[d] = block.pixels.corner[d];

@@ -80,10 +80,11 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
   plan->column_tiles = static_cast<uint32_t>(column_tiles);
   if (pairs) {
     LayOutPairs(gemm, plan);
+  } else if (std::max(plan->halo[0], plan->halo[1]) > kMostBox) {
+    return false;
   } else {
     LayOutLines(gemm, plan);
   }
-  if (!pairs && std::max(plan->halo[0], plan->halo[1]) > kMostBox) return false;
   plan->row_pitch = plan->step[0] * plan->halo_line;
   plan->by_group_depth = gpu::Divisor(plan->steps_of_group * kHaloDepth);
 
@@ -99,7 +100,6 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
     if (bytes + kHaloBarrierBytes <= shared_limit) break;
   }
   if (plan->stages == 0) return false;
-  plan->stage_at = 0;
   plan->weight_at = kHaloTeams * plan->stages * plan->stage_bytes;
   plan->halo_at = plan->weight_at + static_cast<int32_t>(weight_bytes);
   plan->bias_at = plan->halo_at + static_cast<int32_t>(kHaloTeams * halo_bytes);

@@ -1,14 +1,14 @@
 // How a halo kernel's work is laid out on Hopper: tiles of blocks of 8x8 pixels, and what lies where in shared memory.
 //
-// A block's product has 64 rows: 8 lines of 8 pixels, which are neighbours in memory. A tap moves the address and nothing
-// else, whatever the first pixel is:
+// A block's product has 64 rows: 8 lines of 8 pixels, which are neighbours in memory. A tap moves the address and
+// nothing else, whatever the first pixel is:
 //
 //     lines (8 to 64 channels)   a pixel is a line of 32, 64 or 128 bytes, as the copy engine writes and wgmma reads it
 //     pairs (1 to 4 channels)    two pixels are 16 bytes, a line of a core (wgmma.h), 4 elements each
 //
 // Pairs serve forward with a stride of 2, where the next pixel of a tile is the next pair: a core's 8 in depth are two
-// taps of 4 channels. An odd number of taps ends with a single: every other pixel, and zeros beside it, in a second row of
-// pairs. Threads copy lines of the image as they lie in memory, and make pairs of them.
+// taps of 4 channels. An odd number of taps ends with a single: every other pixel, and zeros beside it, in a second row
+// of pairs. Threads copy lines of the image as they lie in memory, and make pairs of them.
 #pragma once
 
 #include <cstdint>
@@ -40,17 +40,17 @@ struct HaloPlan : gpu::HaloGeometry {
   int32_t halo_line, row_pitch;           // bytes from a line of the halo to the next, and from a line of a block
   int32_t pairs, singles_at;              // of a line; 0: there are no singles
   gpu::HaloShare pair_share;
-  // Steps of 16 in depth: of a tap or, with pairs, of a line of taps; of all, in the class with the most. The second 8 of
-  // a step of pairs lie `lead` bytes further on; in the last step of a line, `last_lead`.
+  // Steps of 16 in depth: of a tap or, with pairs, of a line of taps; of all, in the class with the most. The second 8
+  // of a step of pairs lie `lead` bytes further on; in the last step of a line, `last_lead`.
   int32_t steps_of_group, steps, lead, last_lead;
   gpu::Divisor by_group_depth;  // steps_of_group * 16
-  // Places in shared memory, from an address that is a multiple of 1024 on. A stage is what copies write: a halo of lines,
-  // or lines as they lie in memory.
-  int32_t steps_at, bias_at, weight_at, halo_at, stage_at, stage_bytes, copied_bytes, stages, bytes;
+  // Places in shared memory, from an address that is a multiple of 1024 on. A stage is what copies write: a halo of
+  // lines, or lines as they lie in memory.
+  int32_t steps_at, bias_at, weight_at, halo_at, stage_bytes, copied_bytes, stages, bytes;
 };
 
-// Whether Hopper's halo kernels are to compute `gemm`: where they can if `forced`, else where they are expected to be the
-// fastest, too; and how they are laid out.
+// Whether Hopper's halo kernels are to compute `gemm`: where they can if `forced`, else where they are expected to be
+// the fastest, too; and how they are laid out.
 bool ChooseHalo(const gpu::TapGemm& gemm, const gpu::Device& device, bool forced, HaloPlan* plan);
 
 }  // namespace knnconv::hopper

@@ -35,8 +35,8 @@ KNNCONV_DEVICE void LoadHalo(const HaloPlan& plan, const HaloBlock& block, const
           tile.i * plan.step[0] + block.pixels.corner[0], tile.image);
 }
 
-// Steps: what each adds to the description of A (where it lies from a pixel's own place, and with pairs, how far apart its
-// halves are), and one that is read ahead; the bias.
+// Steps: what each adds to the description of A (where it lies from a pixel's own place, and with pairs, how far apart
+// its halves are), and one that is read ahead; the bias.
 template <typename Shape>
 KNNCONV_DEVICE void FillTables(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* shared) {
   uint32_t* const steps = reinterpret_cast<uint32_t*>(shared + plan.steps_at);
@@ -61,8 +61,8 @@ KNNCONV_DEVICE void FillTables(const gpu::TapGemm& gemm, const HaloPlan& plan, c
   }
 }
 
-// For i from the thread's number on, in steps of `threads`: store(i, load(i)), with kBatch loads in flight; with the first
-// in flight, meanwhile().
+// For i from the thread's number on, in steps of `threads`: store(i, load(i)), with kBatch loads in flight; with the
+// first in flight, meanwhile().
 template <int kBatch, typename Load, typename Store, typename Meanwhile>
 KNNCONV_DEVICE void CopyWeights(int count, int threads, const Load& load, const Store& store,
                                 const Meanwhile& meanwhile) {
@@ -159,8 +159,8 @@ KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& p
   CopyWeights<4>(block.steps * 4 * Shape::kColumns, Shape::kThreads, load, store, meanwhile);
 }
 
-// Puts the thread's share of raw lines in place as pairs, and as singles if there are. The last pair's second pixel may be
-// none of the halo's.
+// Puts the thread's share of raw lines in place as pairs, and as singles if there are. The last pair's second pixel may
+// be none of the halo's.
 template <typename T, typename From>
 KNNCONV_DEVICE void MakePairs(const gpu::TapGemm& gemm, const HaloPlan& plan, const gpu::HaloPlace& place, int thread,
                               const char* raw, char* to) {

@@ -1,7 +1,7 @@
 // Tensor maps: what the copy engine knows of an operand. Made on the host for each call, passed to kernels by value.
 //
-// Maps have the 128-byte swizzle unless they say otherwise: boxes are as wide as the swizzle at most. Reads of what lies
-// outside the tensor give zeros. Dimensions are named fastest first.
+// Maps have the 128-byte swizzle unless they say otherwise: boxes are as wide as the swizzle at most. Reads of what
+// lies outside the tensor give zeros. Dimensions are named fastest first.
 #pragma once
 
 #include <cuda.h>

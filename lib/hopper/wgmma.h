@@ -31,9 +31,9 @@ KNNCONV_DEVICE uint64_t Describe(const void* tile, int block_bytes = 64 * 128) {
   return address | between_blocks << 16 | kBetweenGroups << 32 | kSwizzle128 << 62;
 }
 
-// Describes a tile without swizzle: cores of 8 rows (columns of B) of 8 in depth, each 128 bytes that follow each other.
-// kK: a core's lines of 16 bytes are its rows; kMN: its depth. The next 8 in depth lie `depth_bytes` further on, the next
-// 8 rows `row_bytes`, both multiples of 16 as the tile's address is.
+// Describes a tile without swizzle: cores of 8 rows (columns of B) of 8 in depth, each 128 bytes that follow each
+// other. kK: a core's lines of 16 bytes are its rows; kMN: its depth. The next 8 in depth lie `depth_bytes` further on,
+// the next 8 rows `row_bytes`, both multiples of 16 as the tile's address is.
 KNNCONV_DEVICE uint64_t DescribeCores(const void* tile, int depth_bytes, int row_bytes) {
   const uint64_t address = (SharedAddress(tile) & 0x3ffff) >> 4;
   return address | static_cast<uint64_t>(depth_bytes >> 4) << 16 | static_cast<uint64_t>(row_bytes >> 4) << 32;

@@ -1,8 +1,8 @@
 // Runs Hopper's halo kernels by themselves: random small problems against sums in double, then times of the shapes that
 // matter, replayed from a graph.
 //
-//     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check_halo.cu lib/hopper/halo*.cu
-//         lib/hopper/{halo,halo_plan,halo_dweight,halo_dweight_plan,pixel_classes,tensor_map}.cc
+//     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check_halo.cu
+//         lib/hopper/halo*.cu lib/hopper/{halo,halo_plan,halo_dweight,halo_dweight_plan,pixel_classes,tensor_map}.cc
 //         lib/gpu/{halo_plan,halo_dweight_plan}.cc lib/gpu/dweight_reduce.cu -o check_halo
 //     check_halo [all|values|times]
 #include <algorithm>
@@ -44,7 +44,8 @@ __global__ void CompareKernel(Pass pass, Window w, Operands a, const void* got, 
   const Sum sum = pass == Pass::kForward  ? Forward(w, a, i)
                   : pass == Pass::kDinput ? Dinput(w, a, i)
                                           : Gradient(w, a, offset + i);
-  const double value = LoadElement(got, type, i), eps = type == Element::kF32 ? 1.2e-7 : type == Element::kF16 ? 5e-4 : 4e-3;
+  const double value = LoadElement(got, type, i);
+  const double eps = type == Element::kF32 ? 1.2e-7 : type == Element::kF16 ? 5e-4 : 4e-3;
   const double bound = eps * fabs(sum.exact) + 16 * 1.2e-7 * sum.absolute;
   const bool right = isnan(sum.exact)   ? isnan(value)
                      : isinf(sum.exact) ? value == sum.exact || isnan(value)
@@ -170,7 +171,8 @@ int CheckValues() {
     const Window w = RandomWindow();
     const Element type = Pick(0, 1) == 0 ? Element::kF16 : Element::kBF16, wide = Element::kF32;
     const bool float_x = w.channels <= 4 && Pick(0, 1) == 0;
-    const Problem p = Make(w, float_x ? wide : type, type, Pick(0, 1) == 0 ? wide : type, Pick(0, 1) == 0 ? 200 : 2, rng());
+    const Element x_type = float_x ? wide : type, out_type = Pick(0, 1) == 0 ? wide : type;
+    const Problem p = Make(w, x_type, type, out_type, Pick(0, 1) == 0 ? 200 : 2, rng());
     if (Pick(0, 2) == 0) {  // reaches the results of its taps and no others
       const float infinity = INFINITY;
       const uint32_t bits = type == Element::kF16 ? 0x7c00u : 0x7f80u;
@@ -186,9 +188,9 @@ int CheckValues() {
       const int64_t wrong = Wrong(p, pass);
       if (wrong == 0) continue;
       ++failures;
-      std::printf("%s: %lld of %lld wrong: %dx%dx%d, %d -> %d, kernel %dx%d, stride %dx%d, padding %dx%d, dilation %dx%d, "
-                  "out %dx%d, types %d %d %d\n", kNames[static_cast<int>(pass)], static_cast<long long>(wrong),
-                  static_cast<long long>(Results(w, pass)), w.batch, w.in[0], w.in[1], w.channels, w.columns,
+      std::printf("%s: %lld of %lld wrong: %dx%dx%d, %d -> %d, kernel %dx%d, stride %dx%d, padding %dx%d, "
+                  "dilation %dx%d, out %dx%d, types %d %d %d\n", kNames[static_cast<int>(pass)],
+                  static_cast<long long>(wrong), static_cast<long long>(Results(w, pass)), w.batch, w.in[0], w.in[1], w.channels, w.columns,
                   w.kernel[0], w.kernel[1], w.stride[0], w.stride[1], w.padding[0], w.padding[1], w.dilation[0],
                   w.dilation[1], w.out[0], w.out[1], static_cast<int>(p.a.x_type), static_cast<int>(type),
                   static_cast<int>(p.out_type));
