@@ -216,10 +216,18 @@ def measure(entry: Entry, made: operands.Operands, programs: dict[str, Programs 
 
 
 def finish(records: Iterable[dict[str, Any]], ceilings: dict[str, Any]) -> None:
-    """Add what needs every side and the ceilings: ratios of the others' times to ours, the floor, and ours over it."""
+    """Add what needs every side and the ceilings: ratios of the others' times to ours, the floor, and ours over it.
+
+    A side whose time is not positive counts as failed: it is a difference of samples, which noise of the host can hide.
+    """
     for record in records:
         record["floor_ms"] = machine.floor_ms(record["operations"], record["moved_bytes"], record["dtype"], ceilings)
+        for name, side in list(record["sides"].items()):
+            if side["device"]["median_ms"] <= 0:
+                record["failures"][name] = f"noise hides its time: {side['device']['median_ms']:.3g} ms"
+                del record["sides"][name]
         if "ours" not in record["sides"]:
+            record.pop("tflops", None)
             continue
         times = {name: side["device"]["median_ms"] for name, side in record["sides"].items()}
         record["ratios"] = {name: time_ms / times["ours"] for name, time_ms in times.items() if name != "ours"}

@@ -118,9 +118,9 @@ def main(
         console.print("interrupted: here is what was done")
     results["peaks"] = machine.highest(peaks_before, machine.peaks(options.dtypes))
     breakdown.finish(results["entries"], results["peaks"])
-    breakdown_report.show(results, console)
     path = options.out or machine.result_path(results["device"], f"{name} breakdown")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
+    breakdown_report.show(results, console)
     console.print(f"written to {path}")
     return 0 if all(entry["agrees"] for entry in (*results["entries"], *results["steps"])) else 1

@@ -143,6 +143,17 @@ def test_ratios_and_floor():
     assert record["ratios"] == {"peer": 2.5, "cudnn": 0.75}
 
 
+def test_times_that_noise_hides():
+    """A side is a difference of samples: where it is not positive there is nothing to compare or to print."""
+    records = [line(4.0, -0.001, cudnn=3.0), line(0.0, 3.0)]
+    breakdown.finish(records, {"flops": {"bfloat16": 2e9}, "bytes": 1e9})
+    assert records[0]["ratios"] == {"cudnn": 0.75}
+    assert records[0]["failures"] == {"peer": "noise hides its time: -0.001 ms"}
+    assert "ratios" not in records[1]
+    assert "tflops" not in records[1]
+    assert breakdown_report.summary(records) == ["cudnn / ours, forward: mean 0.75, worst 0.75 (some shape bfloat16)"]
+
+
 # cuDNN -------------------------------------------------------------------------------------------------------------
 
 
