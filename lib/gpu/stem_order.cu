@@ -53,11 +53,11 @@ KNNCONV_DEVICE void AddUp(int32_t* counts, int32_t* totals, int cells) {
 __global__ void __launch_bounds__(kThreads)
     StemOrder(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemDinputPlan plan) {
   KNNCONV_DYNAMIC_SHARED(shared);
-  __shared__ int32_t begins[kOrderedSources + 1];
   const int cells = plan.stretches * kOrderedSources, t = threadIdx.x;
   int32_t* const ends = reinterpret_cast<int32_t*>(shared);  // [stretches, kOrderedSources], in pairs
   int32_t* const firsts = ends + cells;                      // the cell's first tap in the block
   int32_t* const totals = firsts + cells;
+  int32_t* const begins = totals + cells / kGroupLanes;  // [kOrderedSources + 1]
 
   const uint32_t group = blockIdx.x / plan.blocks;
   const int32_t* const offsets = gemm.table.offsets + gemm.table.offset_groups.Offset(gemm.groups, group);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 constexpr int OrderBytes(int stretches) {
-  return stretches * kOrderedSources * 8 + stretches * kOrderedSources / kGroupLanes * 4;
+  return stretches * kOrderedSources * 8 + stretches * kOrderedSources / kGroupLanes * 4 + (kOrderedSources + 1) * 4;
 }
 static_assert(OrderBytes(kMostStretches) < 48 << 10);
 

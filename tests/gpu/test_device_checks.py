@@ -13,19 +13,16 @@ import test_emulation
 import toolchains
 
 CHECKS = {"check_cast": 0, "check_dweight": 10, "check_halo": 60, "check_tap_gemm": 10}  # random shapes
-# Of tests/gpu/hopper: sources from lib/hopper on, what the program is asked for, and cases for the sanitizer.
+# Of tests/gpu/hopper: sources in lib, what the program is asked for, and cases for the sanitizer.
+SHARED = ("hopper/pixel_classes.cc", "hopper/tensor_map.cc")
 HOPPER = {
     "check": (
-        ("tap_gemm*.cu", "tap_*.cc", "pixel_classes.cc", "tensor_map.cc"),
+        ("hopper/tap_*.cu", "hopper/tap_*.cc", *SHARED),
         "values",
         ["columns, 3", "rows, 40", "table, 7 dx", "dense 3x3 s2 dx"],
     ),
-    "check_dweight": (("dweight*.cu", "dweight*.cc", "tensor_map.cc"), "check", []),
-    "check_halo": (
-        ("halo*.c*", "pixel_classes.cc", "tensor_map.cc", "../gpu/halo*_plan.cc", "../gpu/dweight_reduce.cu"),
-        "values",
-        ["25"],
-    ),
+    "check_dweight": (("hopper/dweight*.cu", "hopper/dweight*.cc", "hopper/tensor_map.cc"), "check", []),
+    "check_halo": (("hopper/halo*.c*", *SHARED, "gpu/halo*_plan.cc", "gpu/dweight_reduce.cu"), "values", ["25"]),
 }
 
 
@@ -45,7 +42,7 @@ def hopper_check(request, gpu, tmp_path_factory) -> list[str | pathlib.Path]:
         pytest.skip("no Hopper GPU")
     patterns, what, _ = HOPPER[request.param]
     lib = toolchains.ROOT / "lib"
-    sources = [path for pattern in patterns for path in sorted((lib / "hopper").glob(pattern))]
+    sources = [path for pattern in patterns for path in sorted(lib.glob(pattern))]
     program = tmp_path_factory.mktemp("hopper") / request.param
     source = toolchains.ROOT / "tests" / "gpu" / "hopper" / f"{request.param}.cu"
     options = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", f"-t{os.cpu_count()}", "-I", lib]
