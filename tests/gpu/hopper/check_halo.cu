@@ -4,7 +4,7 @@
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check_halo.cu
 //         lib/hopper/halo*.cu lib/hopper/{halo,halo_plan,halo_dweight,halo_dweight_plan,pixel_classes,tensor_map}.cc
 //         lib/gpu/{halo_plan,halo_dweight_plan}.cc lib/gpu/dweight_reduce.cu -o check_halo
-//     check_halo [all|values|times]
+//     check_halo [all|values|times] [random problems]
 #include <algorithm>
 #include <random>
 #include <string>
@@ -165,9 +165,9 @@ Window RandomWindow() {
   return w;
 }
 
-int CheckValues() {
+int CheckValues(int problems) {
   int failures = 0, runs[3] = {};
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < problems; ++i) {
     const Window w = RandomWindow();
     const Element type = Pick(0, 1) == 0 ? Element::kF16 : Element::kBF16, wide = Element::kF32;
     const bool float_x = w.channels <= 4 && Pick(0, 1) == 0;
@@ -253,7 +253,7 @@ void Time(const std::string& name, const Window& w, Element x_type) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
-  const int failures = what == "times" ? 0 : CheckValues();
+  const int failures = what == "times" ? 0 : CheckValues(argc > 2 ? std::atoi(argv[2]) : 200);
   if (what == "values") return failures != 0;
   Time("256x32x32 32->32", Square(256, 32, 32, 32, 3, 1, 1), Element::kBF16);
   Time("256x32x32 16->16", Square(256, 32, 16, 16, 3, 1, 1), Element::kBF16);
