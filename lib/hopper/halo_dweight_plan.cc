@@ -13,6 +13,8 @@ namespace {
 using gpu::CeilDiv, gpu::DenseTaps, gpu::Dweight, gpu::IsAligned;
 
 constexpr int kStepPixels = 16, kAlignment = 1024, kMostBox = 256;
+// Products have 64 columns of g: where its lines are shorter, they read three pieces of 16 bytes behind a tile.
+constexpr int kReadBehind = 48;
 constexpr int kSumBytes = kDweightGroups * kGroupRows * kDweightColumns * 4;  // of a team
 
 int32_t Rounded(int64_t bytes) { return static_cast<int32_t>(CeilDiv(bytes, kAlignment) * kAlignment); }
@@ -65,8 +67,8 @@ bool Plan(const Dweight& dweight, const DenseTaps& taps, const gpu::TapGemm& for
   plan->stage_bytes = plan->halo_room + Rounded(int64_t{kDweightPixels} * plan->cotangent_bytes);
   for (plan->stages = kDweightStages; plan->stages > 0; --plan->stages) {
     const int64_t all = int64_t{kDweightTeams} * plan->stages * plan->stage_bytes;
-    const int64_t bytes = kAlignment + std::max<int64_t>(all - plan->stage_bytes + std::max<int64_t>(
-                              plan->stage_bytes, read_bytes), kSumBytes);
+    const int64_t last = std::max<int64_t>(plan->stage_bytes, read_bytes);
+    const int64_t bytes = kAlignment + kReadBehind + std::max<int64_t>(all - plan->stage_bytes + last, kSumBytes);
     plan->bytes = static_cast<int32_t>(bytes);
     if (bytes + kDweightBarrierBytes <= shared_limit) break;
   }

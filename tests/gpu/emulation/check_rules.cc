@@ -280,7 +280,7 @@ void CheckDweightFamilies() {
   Require("dweight 40 -> 128", Ask(Gradient(256, 9, 40, 128), Pixels(16), kH200) == kTiles);
   Require("dweight stride 9", Ask(Gradient(256, 81, 64, 64), Pixels(63, 9, 9), kH200) == kTiles);
   Require("dweight table", Ask(Gradient(256, 9, 64, 64), Neighbours(1024, 1024, 9), kH200) == kHopperTiles);
-  Require("dweight table, batch 31", Ask(Gradient(31, 9, 64, 64), Neighbours(1024, 1024, 9), kH200) == kTiles);
+  Require("dweight table, batch 31", Ask(Gradient(31, 9, 64, 64), Neighbours(1024, 1024, 9), kH200) == kHopperTiles);
   Require("dweight slots", Ask(Gradient(256, 9, 64, 64), Slots(1024, 1024, 9, 9), kH200) == kHopperTiles);
   Require("dweight stem", Ask(Gradient(128, 121, 3, 96), Neighbours(4085, 964, 121), kH200) == kStems);
   Require("dweight stem with slots", Ask(Gradient(128, 121, 3, 96), Slots(4085, 964, 121, 121), kH200) == kTiles);
