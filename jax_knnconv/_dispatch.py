@@ -167,23 +167,37 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
         groups = static.get("group_rank", len(static.get("groups", ())))
         if groups > _MOST_GROUPS:
             unfit = f"its kernels take at most {_MOST_GROUPS} group dimensions (nested vmaps), got {groups}"
-        attributes, forced = handler.attributes(*ctx.avals_in, **static), {}
+        avals, forced = list(ctx.avals_in), {}
         if platform != "cpu":
-            forced = _kernel_choice.attributes(
-                handler.operation, ctx.avals_in, static.get("spec"), groups, implementation
-            )
+            avals = _kernel_choice.rounded_first(handler.operation, avals, static.get("spec"))
+            forced = _kernel_choice.attributes(handler.operation, avals, static.get("spec"), groups, implementation)
         kernel = forced.get("kernel")
         needed = "hopper" if kernel == "hopper" else implementation
         reason = unfit or lacks(platform, ctx.avals_in, kernel) or why_not(handler.operation, platform, needed)
         if reason is None:
             if platform == "cuda" and forced:
-                _check_here(handler.operation, ctx.avals_in, static, forced)
-            extra = handler.workspace(*ctx.avals_in, platform=platform, **static)
-            full = ctx.replace(avals_out=[*ctx.avals_out, *(jax.core.ShapedArray(s.shape, s.dtype) for s in extra)])
-            values = _ffi.lower_call(handler.operation, full, *operands, **attributes, **forced)
+                _check_here(handler.operation, avals, static, forced)
+            attributes = handler.attributes(*avals, **static)
+            extra = handler.workspace(*avals, platform=platform, **static)
+            results = [*ctx.avals_out, *(jax.core.ShapedArray(s.shape, s.dtype) for s in extra)]
+            given = [
+                operand if have.dtype == aval.dtype else _cast(ctx, operand, have, aval.dtype)
+                for operand, have, aval in zip(operands, ctx.avals_in, avals, strict=True)
+            ]
+            full = ctx.replace(avals_in=avals, avals_out=results)
+            values = _ffi.lower_call(handler.operation, full, *given, **attributes, **forced)
             return values[: len(ctx.avals_out)]
         _warn_once(handler.operation, platform, reason)
     return _lower_fallback(handler, ctx, operands, static)
+
+
+def _cast(ctx: Any, operand: Any, aval: Any, dtype: Any) -> Any:
+    """The operand of a call in another dtype, in a pass of its own."""
+    have, to = (jax.core.ShapedArray(aval.shape, d) for d in (aval.dtype, dtype))
+    function = mlir.lower_fun(lambda x: [jax.lax.convert_element_type(x, dtype)], multiple_results=True)
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        (value,) = function(ctx.replace(avals_in=[have], avals_out=[to]), operand)
+    return value
 
 
 def handler_primitive(handler: Handler) -> Primitive:

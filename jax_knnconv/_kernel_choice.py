@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -73,6 +74,28 @@ def _describe(operation: str, pass_name: str, operands: Sequence[Any], group_ran
         cells = all(isinstance(size, int) for size in batch) and math.prod(batch) <= _CELLS_BATCH
     first, second = (given[name] for name in _OPERANDS[pass_name])
     return _Call(channels, outputs, first.dtype != second.dtype, cells)
+
+
+def rounded_first(operation: str, operands: Sequence[Any], spec: Any) -> list[Any]:
+    """The operands as the handler gets them: a float32 x in the compute dtype where a pass of its own rounds it first.
+
+    Lines of a multiple of 16 bytes are staged for every tap that reads them, in float32 at twice the bytes, and by
+    asynchronous copies or the copy engine in the compute dtype alone. By elements, x is rounded as it is read.
+
+    Args:
+      operation: the handler's, as "dense_forward".
+      operands: of the handler; their shapes and dtypes are looked at.
+      spec: of the call; its config is looked at.
+    """
+    place, other = {"forward": (0, 1), "dweight": (0, 1), "backward": (1, 2)}.get(operation.rpartition("_")[2], (0, 0))
+    x, dtype = operands[place], operands[other].dtype
+    config = getattr(spec, "config", None)
+    by_element = config is not None and config.vec is False
+    lines = isinstance(x.shape[-1], int) and x.shape[-1] % _VECTOR == 0
+    given = list(operands)
+    if x.dtype == jnp.float32 and dtype.itemsize == 2 and lines and not by_element:
+        given[place] = jax.core.ShapedArray(x.shape, dtype)
+    return given
 
 
 def _not_copied(config: KernelConfig, pass_name: str, call: _Call) -> str | None:

@@ -67,15 +67,16 @@ def default_config(
     if backend.module is None:
         raise RuntimeError(f"default_config asks the CUDA module for its rules: {backend.reason}")
     static = call.static
+    given = _kernel_choice.rounded_first(call.operation, call.operands, static["spec"])
     forced = _kernel_choice.attributes(
         call.operation,
-        call.operands,
+        given,
         static["spec"],
         static["group_rank"] if "group_rank" in static else len(static["groups"]),
         static["implementation"],
     )
     device = _rules.DeviceFigures(multiprocessors, compute_capability, shared_bytes)
-    chosen = _rules.choose(backend.module, call.operation, call.operands, static, forced, device)
+    chosen = _rules.choose(backend.module, call.operation, given, static, forced, device)
     return _kernel_choice.config_of(call.operation.rpartition("_")[2], chosen)
 
 

@@ -1,0 +1,79 @@
+"""float32 x of 16-bit products on GPUs: rounded in a pass of its own where its lines are staged 16 bytes at a time.
+
+Programs are lowered for CUDA and ROCm, which needs no GPU, and looked at.
+"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+import jax_knnconv as jkc
+from jax_knnconv import _dispatch, _ffi
+
+TABLE = jkc.NeighborTable([[0, 1], [2, 0], [1, 1]], num_inputs=3)
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch):
+    """Modules of both platforms with all targets, which are lowered for and never called."""
+    targets = frozenset(map(_ffi.target_name, _ffi.TARGETS))
+    found = {platform: _ffi.Backend(None, targets, frozenset(["wmma"]), None) for platform in ("cuda", "rocm")}
+    monkeypatch.setattr(_ffi, "_loaded", found)
+    monkeypatch.setattr(_dispatch, "_warned", set())
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: (_ for _ in ()).throw(RuntimeError("no GPU here")))
+
+
+def operand_types(function, *operands, target, platform="cuda"):
+    """Element types of the operands of a target's one call."""
+    text = jax.jit(function).trace(*operands).lower(lowering_platforms=(platform,)).as_text()
+    (line,) = [line for line in text.splitlines() if f"@jax_knnconv_{target}_v1" in line]
+    return re.findall(r"tensor<(?:[\d?]+x)*(\w+)>", line.split(" : (")[1].split(") -> ")[0])
+
+
+def dense(channels, **given):
+    x, weight = np.ones((2, 5, 5, channels), np.float32), np.ones((3, 3, channels, 16), np.float32)
+    return lambda x, weight: jkc.conv2d(x, weight, compute_dtype=jnp.bfloat16, **given), x, weight
+
+
+@pytest.mark.parametrize("platform", ["cuda", "rocm"])
+@pytest.mark.parametrize(("channels", "x_type"), [(8, "bf16"), (24, "bf16"), (3, "f32"), (12, "f32")])
+def test_dense(channels, x_type, platform):
+    types = operand_types(*dense(channels), target="dense_forward", platform=platform)
+    assert types == [x_type, "bf16", "f32"]
+
+
+def test_staging_by_elements_rounds_as_it_reads():
+    types = operand_types(*dense(8, config=jkc.KernelConfig(vec=False)), target="dense_forward")
+    assert types[:2] == ["f32", "bf16"]
+
+
+def test_tiles_of_asynchronous_copies_may_be_asked_for():
+    """They take no float32, and need not."""
+    types = operand_types(*dense(8, config=jkc.KernelConfig(bm=128, bn=32)), target="dense_forward")
+    assert types[:2] == ["bf16", "bf16"]
+
+
+def test_knn():
+    x, weight = np.ones((4, 3, 8), np.float32), np.ones((2, 8, 16), np.float32)
+    forward = lambda x, weight: jkc.knn_conv(x, weight, TABLE, compute_dtype=jnp.float16)
+    assert operand_types(forward, x, weight, target="knn_forward")[:2] == ["f16", "f16"]
+    assert operand_types(jax.vmap(forward, (0, None)), x[None], weight, target="knn_forward")[:2] == ["f16", "f16"]
+
+
+def test_weight_gradient():
+    x, g = np.ones((4, 3, 8), np.float32), np.ones((4, 3, 16), np.float16)
+    dweight = lambda x, g: jkc.knn_dweight(x, g, TABLE, compute_dtype=jnp.float16)
+    assert operand_types(dweight, x, g, target="knn_dweight")[:2] == ["f16", "f16"]
+
+
+def test_symbolic_batch():
+    function, x, weight = dense(8)
+    (batch,) = export.symbolic_shape("b")
+    shape = jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype)
+    checks = [export.DisabledSafetyCheck.custom_call(_ffi.target_name("dense_forward"))]
+    program = export.export(jax.jit(function), platforms=["cuda"], disabled_checks=checks)(shape, weight)
+    assert re.search(r"@jax_knnconv_dense_forward_v1.*\(tensor<\?x5x5x8xbf16>", program.mlir_module())
