@@ -3,6 +3,7 @@
 Programs are lowered for CUDA and ROCm, which needs no GPU, and looked at.
 """
 
+import functools
 import re
 
 import jax
@@ -59,14 +60,14 @@ def test_tiles_of_asynchronous_copies_may_be_asked_for():
 
 def test_knn():
     x, weight = np.ones((4, 3, 8), np.float32), np.ones((2, 8, 16), np.float32)
-    forward = lambda x, weight: jkc.knn_conv(x, weight, TABLE, compute_dtype=jnp.float16)
+    forward = functools.partial(jkc.knn_conv, table=TABLE, compute_dtype=jnp.float16)
     assert operand_types(forward, x, weight, target="knn_forward")[:2] == ["f16", "f16"]
     assert operand_types(jax.vmap(forward, (0, None)), x[None], weight, target="knn_forward")[:2] == ["f16", "f16"]
 
 
 def test_weight_gradient():
     x, g = np.ones((4, 3, 8), np.float32), np.ones((4, 3, 16), np.float16)
-    dweight = lambda x, g: jkc.knn_dweight(x, g, TABLE, compute_dtype=jnp.float16)
+    dweight = functools.partial(jkc.knn_dweight, table=TABLE, compute_dtype=jnp.float16)
     assert operand_types(dweight, x, g, target="knn_dweight")[:2] == ["f16", "f16"]
 
 
