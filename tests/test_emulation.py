@@ -13,6 +13,7 @@ import toolchains
 CHECKS = (
     "check_cast",
     "check_dweight",
+    "check_dweight_rules",
     "check_fragments",
     "check_halo",
     "check_hopper_schedule",

@@ -1,38 +1,17 @@
-// Asks the rules of tap_choice.h and dweight_choice.h, all families included, which kernels calls get. What is expected is
-// what docs/handlers.md says, or the arithmetic of its rules.
+// Asks the rules of tap_choice.h, all families included, which kernels forward and dinput get. What is expected is what
+// docs/handlers.md says, or the arithmetic of its rules.
 #include <array>
 
-#include "check.h"
-#include "gpu/dweight_choice.h"
 #include "gpu/halo.h"
-#include "gpu/halo_dweight.h"
 #include "gpu/hub_sums.h"
 #include "gpu/tap_choice.h"
-#include "hopper/dweight_choice.h"
+#include "rules.h"
 
 using namespace knnconv;
 using namespace knnconv::gpu;
 using namespace knnconv::gpu::check;
 
 namespace {
-
-constexpr Device kH200{132, 90, 227 << 10}, kA100{108, 80, 163 << 10}, kT4{40, 75, 64 << 10}, kL4{58, 89, 99 << 10};
-
-enum Kernel { kNone, kTiles, kHaloPatches, kStems, kHopperTiles, kHopperPatches, kStemSums };
-
-template <typename... Plans>
-Kernel KernelOf(const std::variant<Plans...>& decision) {
-  return static_cast<Kernel>(decision.index() + 1);
-}
-
-void Require(const std::string& name, bool right) {
-  if (right) return;
-  ++failures;
-  std::printf("%s: wrong\n", name.c_str());
-}
-
-// An address that is a multiple of `bytes`, and of nothing more.
-void* At(int bytes) { return reinterpret_cast<void*>(uintptr_t{4096} + bytes); }
 
 // Forward of a square image, or dinput of the same call, "same" padding.
 TapGemm Image(bool transposed, int batch, int size, int channels, int outputs, int kernel = 3, int stride = 1) {
@@ -213,164 +192,11 @@ void CheckOffsets() {
   Require("stem, weight", ChooseStem(stem, kH200, false, &plan) && !plan.vector_weight);
 }
 
-// ---- dweight --------------------------------------------------------------------------------------------------------
-
-Dweight Gradient(int batch, int slots, int channels, int columns) {
-  Dweight dweight{};
-  dweight.x_type = dweight.g_type = dweight.dw_type = Element::kBF16;
-  dweight.partial_elements = int64_t{1} << 23;
-  dweight.batch = batch;
-  dweight.slots = slots;
-  dweight.channels = channels;
-  dweight.columns = columns;
-  return dweight;
-}
-
-DenseTaps Pixels(int size, int kernel = 3, int stride = 1) {
-  DenseTaps taps{};
-  taps.kernel_width = kernel;
-  for (int d = 0; d < 2; ++d) {
-    taps.in_size[d] = size;
-    taps.out_size[d] = (size + stride - 1) / stride;
-    taps.stride[d] = stride;
-    taps.padding[d] = (kernel - 1) / 2;
-    taps.dilation[d] = 1;
-  }
-  return taps;
-}
-
-ColumnTaps Neighbours(int sources, int rows, int neighbours) {
-  return {{nullptr, nullptr, sources, rows, neighbours, neighbours, false}, {}};
-}
-
-SlotTaps Slots(int sources, int rows, int neighbours, int slots) {
-  SlotTaps taps{};
-  taps.table = {nullptr, nullptr, sources, rows, neighbours, slots, false};
-  return taps;
-}
-
-DweightChoice WantedSum(KernelFamily kernel, int slices = -1) {
-  DweightChoice wanted;
-  wanted.kernel = kernel;
-  wanted.slices = slices;
-  return wanted;
-}
-
-template <typename Taps>
-Kernel Ask(const Dweight& dweight, const Taps& taps, const Device& device, const DweightChoice& wanted = {}) {
-  DweightDecision decision;
-  return ChooseDweight(dweight, taps, device, wanted, &decision).ok() ? KernelOf(decision) : kNone;
-}
-
-template <typename Taps>
-DweightLaunch Tile(const Dweight& dweight, const Taps& taps, const Device& device, int slices = -1) {
-  DweightDecision decision;
-  const DweightChoice wanted = WantedSum(KernelFamily::kPortable, slices);
-  RequireOk("dweight tile", ChooseDweight(dweight, taps, device, wanted, &decision));
-  return decision.index() == 0 ? std::get<DweightLaunch>(decision) : DweightLaunch{};
-}
-
-void CheckDweightFamilies() {
-  Require("dweight 3 -> 32", Ask(Gradient(256, 9, 3, 32), Pixels(32), kH200) == kHaloPatches);
-  Require("dweight 32 -> 64", Ask(Gradient(256, 9, 32, 64), Pixels(16), kH200) == kHopperPatches);
-  Require("dweight 32 -> 64 on 8.0", Ask(Gradient(256, 9, 32, 64), Pixels(16), kA100) == kHaloPatches);
-  Require("dweight 8x8 pixels", Ask(Gradient(256, 9, 32, 32), Pixels(8), kH200) == kTiles);
-  Require("dweight 64 -> 64", Ask(Gradient(256, 9, 64, 64), Pixels(16), kH200) == kHopperTiles);
-  Require("dweight 64 -> 64 on 8.0", Ask(Gradient(256, 9, 64, 64), Pixels(16), kA100) == kTiles);
-  Require("dweight 40 -> 128", Ask(Gradient(256, 9, 40, 128), Pixels(16), kH200) == kTiles);
-  Require("dweight stride 9", Ask(Gradient(256, 81, 64, 64), Pixels(63, 9, 9), kH200) == kTiles);
-  Require("dweight table", Ask(Gradient(256, 9, 64, 64), Neighbours(1024, 1024, 9), kH200) == kHopperTiles);
-  Require("dweight table, batch 31", Ask(Gradient(31, 9, 64, 64), Neighbours(1024, 1024, 9), kH200) == kHopperTiles);
-  Require("dweight slots", Ask(Gradient(256, 9, 64, 64), Slots(1024, 1024, 9, 9), kH200) == kHopperTiles);
-  Require("dweight stem", Ask(Gradient(128, 121, 3, 96), Neighbours(4085, 964, 121), kH200) == kStems);
-  Require("dweight stem with slots", Ask(Gradient(128, 121, 3, 96), Slots(4085, 964, 121, 121), kH200) == kTiles);
-  Require("dweight, bfloat16 on 7.5", Ask(Gradient(256, 9, 64, 64), Pixels(16), kT4) == kNone);
-  const Kernel refused = Ask(Gradient(256, 9, 64, 64), Pixels(16), kH200, WantedSum(KernelFamily::kHopper));
-  Require("dweight, Hopper", refused == kHopperTiles);
-  Require("dweight, no Hopper",
-          Ask(Gradient(256, 9, 60, 64), Pixels(16), kH200, WantedSum(KernelFamily::kHopper)) == kNone);
-}
-
-void CheckDweightTiles() {
-  // K_TOTAL = 27 rows of dw: one tile of 32 rows.
-  const DweightLaunch first = Tile(Gradient(256, 9, 3, 64), Pixels(32), kH200);
-  Require("27 rows", first.tile.rows == 32 && first.staging == DweightStaging::kCotangent && first.grid.row_tiles == 1);
-  for (auto [columns, width] : {std::array<int, 2>{8, 32}, {24, 32}, {32, 32}, {64, 64}, {128, 128}, {256, 128}}) {
-    const DweightLaunch launch = Tile(Gradient(256, 9, 64, columns), Pixels(16), kH200);
-    Require(std::to_string(columns) + " columns of dw", launch.tile.columns == width);
-  }
-  Require("dw, copies", Tile(Gradient(256, 9, 64, 64), Pixels(16), kH200).staging == DweightStaging::kBoth);
-  Require("dw, elements", Tile(Gradient(256, 9, 64, 63), Pixels(16), kH200).staging == DweightStaging::kScalar);
-  // Many tiles of little depth fill the device; few tiles of much depth are split to fill it.
-  Require("unsplit", Tile(Gradient(1, 9, 512, 512), Pixels(8), kH200).grid.slices == 1);
-  const DweightLaunch split = Tile(Gradient(256, 9, 64, 64), Pixels(32), kH200);
-  Require("split", split.blocks > kH200.multiprocessors && split.grid.slices > 1);
-  Require("wanted slices", Tile(Gradient(256, 9, 64, 64), Pixels(32), kH200, 5).grid.slices == 5);
-  Require("wanted unsplit", Tile(Gradient(256, 9, 64, 64), Pixels(32), kH200, 1).grid.slices == 1);
-  const DweightChoice many = WantedSum(KernelFamily::kPortable, 100000);
-  Require("room for slices", Ask(Gradient(256, 9, 64, 64), Pixels(32), kH200, many) == kNone);
-  // Three stages of 64 positions and 2 * 136 elements are 102 KB, more than 8.9 has.
-  DweightChoice large = WantedSum(KernelFamily::kPortable);
-  large.rows = large.columns = 128;
-  const Dweight wide = Gradient(256, 9, 128, 128);
-  Require("128 x 128 of dw", Ask(wide, Pixels(16), kL4, large) == kNone && Ask(wide, Pixels(16), kA100, large) == kTiles);
-  Require("dw in 99 KB", Tile(wide, Pixels(16), kL4).tile.columns == 64);
-  DweightChoice middle = WantedSum(KernelFamily::kPortable);
-  middle.rows = 64;
-  Require("64 rows by elements", Ask(Gradient(256, 9, 3, 64), Pixels(16), kH200, middle) == kNone);
-}
-
-// Whether taps of a kernel row share boxes of x.
-bool HasStrips(const Dweight& dweight, const DenseTaps& taps) {
-  hopper::DweightPlan plan;
-  return hopper::ChooseDweight(dweight, taps, kH200, /*forced=*/true, &plan) &&
-         hopper::kDweightTiles[plan.tile].has_strips();
-}
-
-void CheckStrips() {
-  const Dweight dweight = Gradient(128, 9, 64, 64);
-  Require("strips", HasStrips(dweight, Pixels(56)));
-  Require("strips of few positions", !HasStrips(Gradient(1, 9, 64, 64), Pixels(16)));
-  Require("strips, stride 2", !HasStrips(dweight, Pixels(112, 3, 2)));
-  Require("strips, kernel 5", !HasStrips(Gradient(128, 25, 64, 64), Pixels(56, 5)));
-  DenseTaps taps = Pixels(56);
-  taps.stride[0] = 2, taps.out_size[0] = 28;
-  Require("strips, every other line", HasStrips(dweight, taps));
-  for (int dilation : {4, 5}) {  // 72 lines of shared memory, and 74
-    taps = Pixels(56);
-    taps.dilation[1] = taps.padding[1] = dilation;
-    Require("strips, dilation " + std::to_string(dilation), HasStrips(dweight, taps) == (dilation == 4));
-  }
-}
-
-void CheckDweightOffsets() {
-  Dweight dweight = Gradient(256, 9, 64, 64);
-  dweight.x = At(2);
-  Require("dweight Hopper, x", Ask(dweight, Pixels(16), kH200) == kTiles);
-  Require("dweight tile, x", Tile(dweight, Pixels(16), kH200).staging == DweightStaging::kCotangent);
-  dweight.g = At(2);
-  Require("dweight tile, g", Tile(dweight, Pixels(16), kH200).staging == DweightStaging::kScalar);
-  dweight.x = nullptr;
-  Require("dweight Hopper, g", Ask(dweight, Pixels(16), kH200) == kTiles);
-  Dweight few = Gradient(256, 9, 32, 32);
-  few.x = few.g = At(2);
-  HaloDweightPlan plan;
-  Require("dweight halo", ChooseHalo(few, Pixels(32), kH200, /*forced=*/true, &plan) && !plan.aligned_source &&
-                              plan.raw_bytes > 0 && !plan.vector_cotangent);
-  Dweight stem = Gradient(128, 121, 3, 96);
-  stem.g = At(2);
-  Require("dweight stem, g", Ask(stem, Neighbours(4085, 964, 121), kH200) == kTiles);
-}
-
 }  // namespace
 
 int main() {
   CheckFamilies();
   CheckTiles();
   CheckOffsets();
-  CheckDweightFamilies();
-  CheckDweightTiles();
-  CheckStrips();
-  CheckDweightOffsets();
   return Result();
 }
