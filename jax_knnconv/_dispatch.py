@@ -130,11 +130,8 @@ def lacks(platform: str, operands: Sequence[Any], kernel: str | None = None) -> 
 
 def _check_here(operation: str, operands: Sequence[Any], static: dict[str, Any], forced: dict[str, Any]) -> None:
     """Raise ValueError where a GPU is here and has no kernel for what a call forces."""
-    try:
-        device = jax.local_devices(backend="cuda")[0]
-    except RuntimeError:
-        return  # lowered for another machine
-    _rules.check(_ffi.load_backend("cuda").module, operation, operands, static, forced, device)
+    for device in _device_of_each_kind("cuda"):
+        _rules.check(_ffi.load_backend("cuda").module, operation, operands, static, forced, device)
 
 
 def _warn_once(operation: str, platform: str, reason: str) -> None:
@@ -159,18 +156,36 @@ def _lower_fallback(handler: Handler, ctx: Any, operands: Sequence[Any], static:
         return mlir.lower_fun(function, multiple_results=True)(ctx.replace(avals_in=local), *operands)
 
 
+def group_rank(static: dict[str, Any]) -> int:
+    """Leading dimensions of a call's operands that are groups, from its primitive's parameters."""
+    return static.get("group_rank", len(static.get("groups", ())))
+
+
+def for_gpu(
+    operation: str, operands: Sequence[Any], static: dict[str, Any], implementation: str
+) -> tuple[list[Any], dict[str, Any]]:
+    """A call as a GPU's handler gets it: its operands, and the attributes that force a kernel.
+
+    Raises:
+      ValueError: a config that no kernel can honour.
+    """
+    spec = static.get("spec")
+    given = _kernel_choice.rounded_first(operation, operands, spec)
+    return given, _kernel_choice.attributes(operation, given, spec, group_rank(static), implementation)
+
+
 def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementation: str, **static: Any) -> Any:
     unfit = takes(handler.operation, platform, ctx.avals_in)
     if unfit is not None and implementation == "auto":
         implementation = "xla"  # what "auto" means for these dtypes, and nothing to warn of
     if implementation != "xla":
-        groups = static.get("group_rank", len(static.get("groups", ())))
+        groups = group_rank(static)
         if groups > _MOST_GROUPS:
             unfit = f"its kernels take at most {_MOST_GROUPS} group dimensions (nested vmaps), got {groups}"
-        avals, forced = list(ctx.avals_in), {}
+        avals: list[Any] = list(ctx.avals_in)
+        forced: dict[str, Any] = {}
         if platform != "cpu":
-            avals = _kernel_choice.rounded_first(handler.operation, avals, static.get("spec"))
-            forced = _kernel_choice.attributes(handler.operation, avals, static.get("spec"), groups, implementation)
+            avals, forced = for_gpu(handler.operation, avals, static, implementation)
         kernel = forced.get("kernel")
         needed = "hopper" if kernel == "hopper" else implementation
         reason = unfit or lacks(platform, ctx.avals_in, kernel) or why_not(handler.operation, platform, needed)

@@ -62,10 +62,15 @@ class _Call(NamedTuple):
     cells: bool  # dinput adds up the taps of a cell first
 
 
+def _named(operation: str, operands: Sequence[Any]) -> dict[str, Any]:
+    """A handler's float operands but the bias, by name, in the order of its signature; none of the cast."""
+    names = ("g", "x", "weight") if operation.endswith("_backward") else _OPERANDS.get(operation.rpartition("_")[2], ())
+    return dict(zip(names, operands, strict=False))
+
+
 def _describe(operation: str, pass_name: str, operands: Sequence[Any], group_rank: int) -> _Call:
     """Read a handler's operands, of which the first stand in the order of its signature."""
-    names = ("g", "x", "weight") if operation.endswith("_backward") else _OPERANDS[pass_name]
-    given = dict(zip(names, operands, strict=False))
+    given = _named(operation, operands)
     channels = given["x"].shape[-1] if "x" in given else given["weight"].shape[-2]
     outputs = given["g"].shape[-1] if "g" in given else given["weight"].shape[-1]
     cells = False
@@ -87,14 +92,15 @@ def rounded_first(operation: str, operands: Sequence[Any], spec: Any) -> list[An
       operands: of the handler; their shapes and dtypes are looked at.
       spec: of the call; its config is looked at.
     """
-    place, other = {"forward": (0, 1), "dweight": (0, 1), "backward": (1, 2)}.get(operation.rpartition("_")[2], (0, 0))
-    x, dtype = operands[place], operands[other].dtype
+    named = _named(operation, operands)
     config = getattr(spec, "config", None)
-    by_element = config is not None and config.vec is False
-    lines = isinstance(x.shape[-1], int) and x.shape[-1] % _VECTOR == 0
     given = list(operands)
-    if x.dtype == jnp.float32 and dtype.itemsize == 2 and lines and not by_element:
-        given[place] = jax.core.ShapedArray(x.shape, dtype)
+    if "x" not in named or (config is not None and config.vec is False):
+        return given
+    x, dtype = named["x"], named["weight" if "weight" in named else "g"].dtype
+    lines = isinstance(x.shape[-1], int) and x.shape[-1] % _VECTOR == 0
+    if x.dtype == jnp.float32 and dtype.itemsize == 2 and lines:
+        given[list(named).index("x")] = jax.core.ShapedArray(x.shape, dtype)
     return given
 
 

@@ -89,10 +89,18 @@ def choose(
     Raises:
         ValueError: no kernel can do what is forced.
     """
+    major, minor = device.compute_capability
+    tile = tuple(int(size) for size in forced.get("tile", (-1, -1, -1)))
+    asked = {
+        "device": (device.multiprocessors, 10 * major + minor, device.shared_bytes),
+        "wanted": (forced.get("kernel", ""), tile),
+    }
     try:
-        return _ask(module, operation, operands, static, forced, device)
+        if operation.endswith("_dweight"):
+            slices = int(forced.get("ksplit", -1))
+            return module.choose_dweight(**asked, slices=slices, **_dweight_sizes(operands, static))
+        return module.choose_tap_gemm(**asked, **_tap_gemm_sizes(operation, operands, static))
     except ValueError as unmet:
-        major, minor = device.compute_capability
         raise ValueError(
             f"KernelConfig: no kernel does what is asked for on {device.multiprocessors} multiprocessors of compute "
             f"capability {major}.{minor} with {device.shared_bytes} bytes of shared memory a block; expected: {unmet}; "
@@ -106,26 +114,6 @@ def _fields(forced: Mapping[str, Any]) -> str:
     given = {"kernel": forced.get("kernel"), "bm": rows, "bn": columns, "ksplit": forced.get("ksplit")}
     told = [f"{name}={value}" for name, value in given.items() if value not in (None, -1)]
     return ", ".join(told) or "no config"
-
-
-def _ask(
-    module: ModuleType,
-    operation: str,
-    operands: Sequence[Any],
-    static: Mapping[str, Any],
-    forced: Mapping[str, Any],
-    device: DeviceFigures,
-) -> dict[str, Any]:
-    major, minor = device.compute_capability
-    tile = tuple(int(size) for size in forced.get("tile", (-1, -1, -1)))
-    asked = {
-        "device": (device.multiprocessors, 10 * major + minor, device.shared_bytes),
-        "wanted": (forced.get("kernel", ""), tile),
-    }
-    if operation.endswith("_dweight"):
-        slices = int(forced.get("ksplit", -1))
-        return module.choose_dweight(**asked, slices=slices, **_dweight_sizes(operands, static))
-    return module.choose_tap_gemm(**asked, **_tap_gemm_sizes(operation, operands, static))
 
 
 def _window(spec: Any, source: tuple[int, ...], out: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -30,20 +30,15 @@ def vary_together(*arrays: Any) -> tuple[Any, ...]:
     gradient.
     """
     union = frozenset().union(*(varying_axes(a) for a in arrays if a is not None))
-    return tuple(
-        a
-        if a is None or not (missing := union - varying_axes(a))
-        else jax.lax.pcast(a, tuple(sorted(missing)), to="varying")
-        for a in arrays
-    )
+    return tuple(None if a is None else _vary_over(a, union) for a in arrays)
 
 
 def vary_as(values: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
     """The values, computed from the operands with unchecked types: each varies wherever one of the operands does."""
     union = frozenset().union(*map(varying_axes, operands))
+    return [_vary_over(value, union) for value in values]
 
-    def vary(value: Any) -> Any:
-        missing = union - varying_axes(value)
-        return jax.lax.pcast(value, tuple(sorted(missing)), to="varying") if missing else value
 
-    return [vary(value) for value in values]
+def _vary_over(array: Any, axes: frozenset[Any]) -> Any:
+    missing = axes - varying_axes(array)
+    return jax.lax.pcast(array, tuple(sorted(missing)), to="varying") if missing else array

@@ -66,17 +66,9 @@ def default_config(
     backend = _ffi.load_backend("cuda")
     if backend.module is None:
         raise RuntimeError(f"default_config asks the CUDA module for its rules: {backend.reason}")
-    static = call.static
-    given = _kernel_choice.rounded_first(call.operation, call.operands, static["spec"])
-    forced = _kernel_choice.attributes(
-        call.operation,
-        given,
-        static["spec"],
-        static["group_rank"] if "group_rank" in static else len(static["groups"]),
-        static["implementation"],
-    )
+    given, forced = _dispatch.for_gpu(call.operation, call.operands, call.static, call.static["implementation"])
     device = _rules.DeviceFigures(multiprocessors, compute_capability, shared_bytes)
-    chosen = _rules.choose(backend.module, call.operation, given, static, forced, device)
+    chosen = _rules.choose(backend.module, call.operation, given, call.static, forced, device)
     return _kernel_choice.config_of(call.operation.rpartition("_")[2], chosen)
 
 
