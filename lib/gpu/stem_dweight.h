@@ -10,7 +10,6 @@
 namespace knnconv::gpu {
 
 inline constexpr int kStemPositions = 32;  // rows of g of each sample that are staged at a time
-inline constexpr int kMostStemSamples = 2;
 
 // Units of 2 slots that a warp holds of dw, by products of 8 columns: what its registers hold.
 constexpr int StemUnits(int products) { return products > 8 ? 3 : 4; }

@@ -13,15 +13,24 @@ struct DweightMaps {
   CUtensorMap x, g;
 };
 
+// Copies of kStep pixels of `images` images, every one of them.
+inline PixelMap AllPixels(gpu::Element type, const void* address, int64_t channels, const int32_t (&size)[2],
+                          int64_t images) {
+  PixelMap map = {};
+  map.type = type;
+  map.address = address;
+  map.channels = channels;
+  map.width = size[1];
+  map.height = size[0];
+  map.images = images;
+  map.step[0] = map.step[1] = 1;
+  map.pixels = kStep;
+  return map;
+}
+
 // Pixels of x as the taps of slot 0 visit them; other slots add their offsets.
 inline PixelMap PixelsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
-  PixelMap map = {};
-  map.type = dweight.g_type;
-  map.address = dweight.x;
-  map.channels = dweight.channels;
-  map.width = taps.in_size[1];
-  map.height = taps.in_size[0];
-  map.images = dweight.batch;
+  PixelMap map = AllPixels(dweight.g_type, dweight.x, dweight.channels, taps.in_size, dweight.batch);
   for (int d = 0; d < 2; ++d) {
     const int from = 1 - d;  // the map has w first
     const Corners corners = CornersOf(taps, from);
@@ -29,7 +38,6 @@ inline PixelMap PixelsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps
     map.upper[d] = corners.upper;
     map.step[d] = taps.stride[from];
   }
-  map.pixels = kStep;
   return map;
 }
 
@@ -42,16 +50,8 @@ inline PixelMap StripsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps
 
 // Pixels of g, with the zeros behind each line.
 inline PixelMap PaddedCotangent(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
-  PixelMap map = {};
-  map.type = dweight.g_type;
-  map.address = dweight.g;
-  map.channels = dweight.columns;
-  map.width = taps.out_size[1];
-  map.height = taps.out_size[0];
-  map.images = dweight.batch;
+  PixelMap map = AllPixels(dweight.g_type, dweight.g, dweight.columns, taps.out_size, dweight.batch);
   map.upper[0] = CotangentUpper(taps);
-  map.step[0] = map.step[1] = 1;
-  map.pixels = kStep;
   return map;
 }
 

@@ -3,31 +3,11 @@
 #include "gpu/dweight_reduce.h"
 #include "gpu/halo_dweight_plan.h"
 #include "hopper/halo_dweight_launch.h"
-#include "hopper/tensor_map.h"
+#include "hopper/halo_map.h"
 
 namespace knnconv::hopper {
-namespace {
 
 using gpu::DenseTaps, gpu::Dweight;
-
-// Boxes of height and width pixels of [images, rows, columns, channels], each a line of `line_bytes`.
-BoxMap ImageMap(gpu::Element type, const void* address, int64_t images, const int32_t (&size)[2], int64_t channels,
-                const int32_t (&box)[2], int line_bytes) {
-  BoxMap map{type, address, 4, {}, {}, {static_cast<uint32_t>(line_bytes / 2), 1, 1, 1}, line_bytes};
-  map.size[0] = static_cast<uint64_t>(channels);
-  map.size[3] = static_cast<uint64_t>(images);
-  uint64_t bytes = 2 * map.size[0];
-  for (int i = 0; i < 2; ++i) {
-    map.size[1 + i] = static_cast<uint64_t>(size[1 - i]);
-    map.box[1 + i] = static_cast<uint32_t>(box[1 - i]);
-    map.stride[i] = bytes;
-    bytes *= map.size[1 + i];
-  }
-  map.stride[2] = bytes;
-  return map;
-}
-
-}  // namespace
 
 gpu::Status RunHalo(const gpu::LaunchSite& site, const Dweight& dweight, const DenseTaps& taps,
                     const gpu::Device& device, const HaloDweightPlan& plan) {

@@ -28,9 +28,6 @@ bool Suits(const Dweight& dweight, const DenseTaps& taps, int height, int width)
          taps.out_size[0] % height == 0 && taps.out_size[1] % width == 0;
 }
 
-// Bytes of a line of `channels` as it is stored.
-int32_t LineBytes(int channels) { return channels <= 16 ? 32 : channels <= 32 ? 64 : 128; }
-
 bool LayOut(const Dweight& dweight, const gpu::TapGemm& forward, HaloDweightPlan* plan) {
   const gpu::WindowTaps& window = forward.window;
   plan->pixel_bytes = LineBytes(dweight.channels);

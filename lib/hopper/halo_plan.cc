@@ -40,7 +40,7 @@ int BlocksAcross(const TapGemm& gemm) {
 }
 
 void LayOutLines(const TapGemm& gemm, HaloPlan* plan) {
-  plan->pixel_bytes = gemm.depth <= 16 ? 32 : gemm.depth <= 32 ? 64 : 128;
+  plan->pixel_bytes = LineBytes(gemm.depth);
   plan->halo_line = plan->halo[1] * plan->pixel_bytes;
   plan->steps_of_group = static_cast<int32_t>(CeilDiv(gemm.depth, kHaloDepth));
   plan->steps = plan->taps * plan->steps_of_group;

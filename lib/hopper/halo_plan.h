@@ -30,6 +30,9 @@ inline constexpr int kHaloBarrierBytes = kHaloTeams * kHaloStages * 8;  // of sh
 // Columns of a tile: 32 or 64.
 inline int HaloColumns(const gpu::TapGemm& gemm) { return gemm.columns <= 32 ? 32 : 64; }
 
+// Bytes of a pixel's line of up to 64 channels, as it is stored.
+inline int32_t LineBytes(int channels) { return channels <= 16 ? 32 : channels <= 32 ? 64 : 128; }
+
 inline bool HasPairs(const gpu::TapGemm& gemm) { return gemm.depth <= gpu::kMostQuadChannels; }
 
 struct HaloPlan : gpu::HaloGeometry {

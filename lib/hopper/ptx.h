@@ -178,19 +178,6 @@ KNNCONV_DEVICE void ArriveAt(int id, int threads) {
   asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// As SyncThreads, and tells whether the predicate holds in any of them.
-KNNCONV_DEVICE bool SyncAny(int id, int threads, bool predicate) {
-  uint32_t any;
-  asm volatile(
-      "{\n.reg .pred p, q;\nsetp.ne.u32 q, %3, 0;\n"
-      "barrier.cta.red.or.pred p, %1, %2, q;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(any)
-      : "r"(id), "r"(threads), "r"(predicate ? 1 : 0)
-      : "memory");
-  return any != 0;
-}
-
 // Lets a kernel that was launched with the attribute of programmatic serialization start as soon as all blocks of this
 // one have called or ended. There, WaitForPrerequisites returns when this kernel has ended and its writes are visible.
 KNNCONV_DEVICE void LaunchDependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }

@@ -15,8 +15,6 @@ namespace knnconv::hopper {
 // Which dimension lies along a tile's lines: the products' depth (kK), or rows of A and columns of B (kMN).
 enum class Major : int { kK = 0, kMN = 1 };
 
-inline constexpr int kLineElements = 64;
-
 // From one operand's slice of 16 in depth to the next, in units of a descriptor's address (16 bytes).
 template <Major kMajor>
 inline constexpr uint64_t kDepthAdvance = kMajor == Major::kK ? 32 / 16 : 16 * 128 / 16;

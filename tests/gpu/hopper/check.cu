@@ -13,6 +13,7 @@
 
 namespace {
 
+using check::Check;
 using knnconv::hopper::Source;
 using knnconv::hopper::TapForm;
 using knnconv::hopper::TileForm;
@@ -79,12 +80,6 @@ cudaStream_t stream;
 
 knnconv::gpu::Device card;
 
-void Require(const knnconv::gpu::Status& status) {
-  if (status.ok()) return;
-  std::printf("  %s:%d %s: %s\n", status.file, status.line, status.call, cudaGetErrorString(status.code));
-  std::exit(1);
-}
-
 bool Choose(const TapGemm& gemm, TapForm* form) {
   return knnconv::hopper::ChooseForm(gemm, card, /*forced=*/true, form);
 }
@@ -93,40 +88,18 @@ void Run(const TapGemm& gemm, const TileForm& tile) {
   TapForm form;
   Choose(gemm, &form);
   form.tile = tile;
-  Require(knnconv::hopper::RunTapGemm({stream, 0, false}, gemm, card, form));
+  Check(knnconv::hopper::RunTapGemm({stream, 0, false}, gemm, card, form));
 }
 
 double Time(Problem& p, const TileForm& form) {
   Run(p.gemm, form);
-  CHECK(cudaStreamSynchronize(stream));
-  const int copies = static_cast<int>(p.sources.size()), launches = 8;
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < launches; ++i) {
+  const size_t copies = p.sources.size();
+  return check::GraphMilliseconds(stream, 8, [&](int i) {
     TapGemm gemm = p.gemm;
     gemm.source = p.sources[i % copies];
     gemm.out = p.outs[i % copies];
     Run(gemm, form);
-  }
-  CHECK(cudaStreamEndCapture(stream, &graph));
-  CHECK(cudaGraphInstantiate(&executable, graph, 0));
-  cudaEvent_t from, to;
-  CHECK(cudaEventCreate(&from));
-  CHECK(cudaEventCreate(&to));
-  std::vector<float> times;
-  for (int i = 0; i < 14; ++i) {
-    CHECK(cudaEventRecord(from, stream));
-    CHECK(cudaGraphLaunch(executable, stream));
-    CHECK(cudaEventRecord(to, stream));
-    CHECK(cudaEventSynchronize(to));
-    float ms;
-    CHECK(cudaEventElapsedTime(&ms, from, to));
-    if (i >= 4) times.push_back(ms / launches);
-  }
-  std::sort(times.begin(), times.end());
-  cudaGraphExecDestroy(executable), cudaGraphDestroy(graph), cudaEventDestroy(from), cudaEventDestroy(to);
-  return times[times.size() / 2];
+  });
 }
 
 const TileForm kForms[] = {
@@ -159,7 +132,7 @@ const char* Name(const TileForm& form) {
 
 int main(int argc, char** argv) {
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  Require(knnconv::gpu::GetDevice(0, &card));
+  Check(knnconv::gpu::GetDevice(0, &card));
   const std::string what = argc > 1 ? argv[1] : "all";
   int failures = 0, runs = 0;
   const auto wanted = [&](const Case& c) { return argc <= 2 || std::find(argv + 2, argv + argc, c.name) != argv + argc; };

@@ -109,7 +109,7 @@ void RunAll() {
     c.shape.has_holes = false;
     Problem p = Make<__nv_bfloat16>(c.shape, Element::kBF16, false, false, 1, 0);
     Check(Run(p, nullptr, -1));
-    CHECK_CUDA(cudaDeviceSynchronize());
+    CHECK(cudaDeviceSynchronize());
     Free(p);
   }
 }

@@ -202,31 +202,8 @@ int CheckValues(int problems) {
 }
 
 double Milliseconds(std::vector<Problem>& copies, Pass pass, cudaStream_t stream) {
-  constexpr int kLaunches = 24;
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
   for (const Problem& p : copies) Run(p, pass, false, stream);
-  CHECK(cudaStreamSynchronize(stream));
-  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < kLaunches; ++i) Run(copies[i % copies.size()], pass, false, stream);
-  CHECK(cudaStreamEndCapture(stream, &graph));
-  CHECK(cudaGraphInstantiate(&executable, graph, 0));
-  cudaEvent_t from, to;
-  CHECK(cudaEventCreate(&from));
-  CHECK(cudaEventCreate(&to));
-  std::vector<float> times;
-  for (int i = 0; i < 14; ++i) {
-    CHECK(cudaEventRecord(from, stream));
-    CHECK(cudaGraphLaunch(executable, stream));
-    CHECK(cudaEventRecord(to, stream));
-    CHECK(cudaEventSynchronize(to));
-    float ms;
-    CHECK(cudaEventElapsedTime(&ms, from, to));
-    if (i >= 3) times.push_back(ms / kLaunches);
-  }
-  std::sort(times.begin(), times.end());
-  cudaGraphExecDestroy(executable), cudaGraphDestroy(graph), cudaEventDestroy(from), cudaEventDestroy(to);
-  return times[times.size() / 2];
+  return GraphMilliseconds(stream, 24, [&](int i) { Run(copies[i % copies.size()], pass, false, stream); });
 }
 
 void Time(const std::string& name, const Window& w, Element x_type) {

@@ -8,31 +8,19 @@
 #include <utility>
 #include <vector>
 
+#include "cuda_check.h"
 #include "dweight_cases.h"
 #include "hopper/dweight.h"
 
 using namespace knnconv;
+using check::Check;
 using gpu::Element;
-
-#define CHECK_CUDA(call)                                                                          \
-  do {                                                                                            \
-    if (const cudaError_t code = (call); code != cudaSuccess) {                                   \
-      std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code));         \
-      std::exit(1);                                                                               \
-    }                                                                                             \
-  } while (0)
-
-inline void Check(const gpu::Status& status) {
-  if (status.ok()) return;
-  std::printf("%s:%d %s: %s\n", status.file, status.line, status.call, cudaGetErrorString(status.code));
-  std::exit(1);
-}
 
 template <typename T>
 T* Device(const std::vector<T>& values) {
   T* pointer;
-  CHECK_CUDA(cudaMalloc(&pointer, std::max<size_t>(values.size(), 1) * sizeof(T)));
-  CHECK_CUDA(cudaMemcpy(pointer, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  CHECK(cudaMalloc(&pointer, std::max<size_t>(values.size(), 1) * sizeof(T)));
+  CHECK(cudaMemcpy(pointer, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
   return pointer;
 }
 
@@ -105,9 +93,9 @@ __global__ void Fill(T* values, int64_t count, uint64_t seed, bool positive) {
 template <typename T>
 T* Random(int64_t count, uint64_t seed, bool positive) {
   T* values;
-  CHECK_CUDA(cudaMalloc(&values, count * sizeof(T)));
+  CHECK(cudaMalloc(&values, count * sizeof(T)));
   Fill<<<1024, 256>>>(values, count, seed, positive);
-  CHECK_CUDA(cudaDeviceSynchronize());
+  CHECK(cudaDeviceSynchronize());
   return values;
 }
 
@@ -119,7 +107,7 @@ Problem Make(const Case& c, Element out_type, bool zero_empty_rows, bool positiv
   p.taps = TapsOf(c, random);
   T* const x = Random<T>(int64_t{c.batch} * c.sources * c.channels, 2 * seed, positive);
   const int64_t pitch = int64_t{c.sources} * c.channels * 2;
-  if (c.is_table) CHECK_CUDA(cudaMemset2D(x, pitch, 0xff, 2 * c.channels, c.batch));
+  if (c.is_table) CHECK(cudaMemset2D(x, pitch, 0xff, 2 * c.channels, c.batch));
   p.offsets = Device(p.taps.offsets);
   p.rows = Device(p.taps.rows);
   p.sources = Device(p.taps.order_sources);
@@ -135,12 +123,12 @@ Problem Make(const Case& c, Element out_type, bool zero_empty_rows, bool positiv
   w.g = Random<T>(int64_t{c.batch} * c.outputs * c.columns, 2 * seed + 1, positive);
   const int64_t weight = int64_t{c.slots} * c.channels * c.columns, one = weight + c.columns;
   w.partial_elements = one * (1 + std::max<int64_t>(1, std::min<int64_t>(1024, (1 << 23) / one))) + more_room;
-  CHECK_CUDA(cudaMalloc(&w.dw, weight * 4));
-  CHECK_CUDA(cudaMalloc(&w.db, c.columns * 4));
-  CHECK_CUDA(cudaMalloc(&w.partials, w.partial_elements * 4));
-  CHECK_CUDA(cudaMemset(w.dw, 0xff, weight * 4));
-  CHECK_CUDA(cudaMemset(w.db, 0xff, c.columns * 4));
-  CHECK_CUDA(cudaMemset(w.partials, 0xff, w.partial_elements * 4));
+  CHECK(cudaMalloc(&w.dw, weight * 4));
+  CHECK(cudaMalloc(&w.db, c.columns * 4));
+  CHECK(cudaMalloc(&w.partials, w.partial_elements * 4));
+  CHECK(cudaMemset(w.dw, 0xff, weight * 4));
+  CHECK(cudaMemset(w.db, 0xff, c.columns * 4));
+  CHECK(cudaMemset(w.partials, 0xff, w.partial_elements * 4));
   w.x_type = w.g_type = gpu::ElementOf<T>::value;
   w.dw_type = out_type;
   w.db_type = Element::kF32;
@@ -157,7 +145,7 @@ inline void Free(Problem& p) {
                               static_cast<const void*>(p.offsets), static_cast<const void*>(p.rows),
                               static_cast<const void*>(p.sources), static_cast<const void*>(p.table.indices),
                               static_cast<const void*>(p.table.slots)}) {
-    CHECK_CUDA(cudaFree(const_cast<void*>(pointer)));
+    CHECK(cudaFree(const_cast<void*>(pointer)));
   }
 }
 
@@ -189,28 +177,28 @@ inline gpu::Status Run(const Problem& p, cudaStream_t stream, int tile) {
 class Replay {
  public:
   Replay(const std::vector<Problem>& problems, int tile, int calls) {
-    CHECK_CUDA(cudaStreamCreate(&stream_));
+    CHECK(cudaStreamCreate(&stream_));
     Check(Run(problems[0], stream_, tile));
-    CHECK_CUDA(cudaStreamSynchronize(stream_));
-    CHECK_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    CHECK(cudaStreamSynchronize(stream_));
+    CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < calls; ++i) Check(Run(problems[i % problems.size()], stream_, tile));
-    CHECK_CUDA(cudaStreamEndCapture(stream_, &calls_));
+    CHECK(cudaStreamEndCapture(stream_, &calls_));
     cudaGraphNode_t node;
-    CHECK_CUDA(cudaGraphCreate(&whole_, 0));
-    CHECK_CUDA(cudaGraphAddChildGraphNode(&node, whole_, nullptr, 0, calls_));
-    CHECK_CUDA(cudaGraphInstantiate(&replay_, whole_, 0));
+    CHECK(cudaGraphCreate(&whole_, 0));
+    CHECK(cudaGraphAddChildGraphNode(&node, whole_, nullptr, 0, calls_));
+    CHECK(cudaGraphInstantiate(&replay_, whole_, 0));
   }
   ~Replay() {
-    CHECK_CUDA(cudaGraphExecDestroy(replay_));
-    CHECK_CUDA(cudaGraphDestroy(whole_));
-    CHECK_CUDA(cudaGraphDestroy(calls_));
-    CHECK_CUDA(cudaStreamDestroy(stream_));
+    CHECK(cudaGraphExecDestroy(replay_));
+    CHECK(cudaGraphDestroy(whole_));
+    CHECK(cudaGraphDestroy(calls_));
+    CHECK(cudaStreamDestroy(stream_));
   }
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
   cudaStream_t stream() const { return stream_; }
-  void Launch() { CHECK_CUDA(cudaGraphLaunch(replay_, stream_)); }
+  void Launch() { CHECK(cudaGraphLaunch(replay_, stream_)); }
 
  private:
   cudaStream_t stream_;

@@ -7,25 +7,9 @@
 #include "hopper/dweight_launch.h"
 
 inline double Milliseconds(const std::vector<Problem>& sets, int tile) {
-  constexpr int kCalls = 12, kRounds = 9;
+  constexpr int kCalls = 12;
   Replay replay(sets, tile, kCalls);
-  cudaEvent_t begin, end;
-  CHECK_CUDA(cudaEventCreate(&begin));
-  CHECK_CUDA(cudaEventCreate(&end));
-  std::vector<float> times;
-  for (int round = 0; round < kRounds; ++round) {
-    CHECK_CUDA(cudaEventRecord(begin, replay.stream()));
-    replay.Launch();
-    CHECK_CUDA(cudaEventRecord(end, replay.stream()));
-    CHECK_CUDA(cudaEventSynchronize(end));
-    float ms;
-    CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    times.push_back(ms / kCalls);
-  }
-  CHECK_CUDA(cudaEventDestroy(begin));
-  CHECK_CUDA(cudaEventDestroy(end));
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return check::MedianMilliseconds(replay.stream(), 0, 9, [&] { replay.Launch(); }) / kCalls;
 }
 
 inline void Time(Case c, double target, const std::vector<int>& tiles, Element result) {

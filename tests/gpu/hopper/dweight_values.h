@@ -42,12 +42,12 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
     return 1;
   }
   double *exact, *size;
-  CHECK_CUDA(cudaMalloc(&exact, weight * 8));
-  CHECK_CUDA(cudaMalloc(&size, weight * 8));
+  CHECK(cudaMalloc(&exact, weight * 8));
+  CHECK(cudaMalloc(&size, weight * 8));
   Naive<<<dim3((c.columns + 63) / 64, c.channels, c.slots), 64>>>(
       static_cast<const T*>(p.dweight.x), static_cast<const T*>(p.dweight.g), p.offsets, p.rows, p.sources, c.batch,
       c.sources, c.outputs, c.channels, c.columns, exact, size);
-  CHECK_CUDA(cudaDeviceSynchronize());
+  CHECK(cudaDeviceSynchronize());
   Check(Run(p, nullptr, tile));
   const cudaError_t ran = cudaDeviceSynchronize();
   if (ran != cudaSuccess) {
@@ -57,15 +57,15 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
   std::vector<unsigned char> dw(weight * 4), again(weight * 4);
   std::vector<double> want(weight), bound(weight);
   std::vector<float> db(c.columns);
-  CHECK_CUDA(cudaMemcpy(dw.data(), p.dweight.dw, weight * 4, cudaMemcpyDeviceToHost));
-  CHECK_CUDA(cudaMemcpy(db.data(), p.dweight.db, c.columns * 4, cudaMemcpyDeviceToHost));
-  CHECK_CUDA(cudaMemcpy(want.data(), exact, weight * 8, cudaMemcpyDeviceToHost));
-  CHECK_CUDA(cudaMemcpy(bound.data(), size, weight * 8, cudaMemcpyDeviceToHost));
-  CHECK_CUDA(cudaMemset(p.dweight.dw, 0xff, weight * 4));
+  CHECK(cudaMemcpy(dw.data(), p.dweight.dw, weight * 4, cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(db.data(), p.dweight.db, c.columns * 4, cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(want.data(), exact, weight * 8, cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(bound.data(), size, weight * 8, cudaMemcpyDeviceToHost));
+  CHECK(cudaMemset(p.dweight.dw, 0xff, weight * 4));
   Replay replay({p}, tile, 2);
   replay.Launch();
-  CHECK_CUDA(cudaStreamSynchronize(replay.stream()));
-  CHECK_CUDA(cudaMemcpy(again.data(), p.dweight.dw, weight * 4, cudaMemcpyDeviceToHost));
+  CHECK(cudaStreamSynchronize(replay.stream()));
+  CHECK(cudaMemcpy(again.data(), p.dweight.dw, weight * 4, cudaMemcpyDeviceToHost));
   const double eps = std::ldexp(1.0, -23);
   const double ulp = out_type == Element::kF32 ? 0 : out_type == Element::kF16 ? 0x1p-10 : 0x1p-7;
   double worst = 0;
@@ -81,7 +81,7 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
     }
   }
   std::vector<T> g(size_t(c.batch) * c.outputs * c.columns);
-  CHECK_CUDA(cudaMemcpy(g.data(), p.dweight.g, g.size() * sizeof(T), cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(g.data(), p.dweight.g, g.size() * sizeof(T), cudaMemcpyDeviceToHost));
   int64_t bias_wrong = 0;
   double bias_worst = 0;
   for (int o = 0; o < c.columns; ++o) {
@@ -116,8 +116,8 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
     }
     std::printf(", %ld db wrong, same bits %d, worst %.2f db %.2f\n", long(bias_wrong), same, worst, bias_worst);
   }
-  CHECK_CUDA(cudaFree(exact));
-  CHECK_CUDA(cudaFree(size));
+  CHECK(cudaFree(exact));
+  CHECK(cudaFree(size));
   Free(p);
   return wrong > 0 || bias_wrong > 0 || !same;
 }

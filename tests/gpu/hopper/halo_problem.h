@@ -7,25 +7,13 @@
 #include <cstdlib>
 #include <vector>
 
+#include "cuda_check.h"
 #include "gpu/dweight.h"
 #include "gpu/tap_gemm.h"
 
 namespace check {
 
 using namespace knnconv::gpu;
-
-inline void Check(cudaError_t code, int line) {
-  if (code == cudaSuccess) return;
-  std::printf("line %d: %s\n", line, cudaGetErrorString(code));
-  std::exit(1);
-}
-#define CHECK(expression) ::check::Check(expression, __LINE__)
-
-inline void Check(const Status& status) {
-  if (status.ok()) return;
-  std::printf("%s:%d %s: %s\n", status.file, status.line, status.call, cudaGetErrorString(status.code));
-  std::exit(1);
-}
 
 // Of the forward operation; [0] is vertical.
 struct Window {

@@ -8,13 +8,7 @@
 #include <random>
 
 #include "cases.h"
-
-inline void Check(cudaError_t code, int line) {
-  if (code == cudaSuccess) return;
-  std::printf("line %d: %s\n", line, cudaGetErrorString(code));
-  std::exit(1);
-}
-#define CHECK(expression) Check(expression, __LINE__)
+#include "cuda_check.h"
 
 template <typename T>
 T* ToDevice(const std::vector<T>& host) {
