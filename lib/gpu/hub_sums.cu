@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gpu/arithmetic.h"
+#include "gpu/dependent_launch.h"
 #include "gpu/device.h"
 #include "gpu/lanes.h"
 #include "gpu/tap_layers.h"
@@ -192,8 +193,10 @@ KNNCONV_DEVICE void SumSegment(const Hubs& hubs, int64_t parts, const SegmentIte
   }
 }
 
+// Most tables have no hubs: the search runs while the kernel before, which writes all other rows, still does.
 __global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER Hubs hubs, int64_t parts) {
   const TapGemm& gemm = hubs.gemm;
+  StartDependents();
   ForEachPicked(
       gemm.groups.count() * hubs.units * 2 * parts,
       [&](int64_t i) {
@@ -201,6 +204,7 @@ __global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER 
         return FindSegment(OffsetsOf(gemm, item.group), gemm.nodes, item.unit, item.row).exists;
       },
       [&](int64_t i) { SumSegment(hubs, parts, SegmentOf(hubs, parts, i)); });
+  AwaitPrerequisites();  // so that what follows HubTotals follows the kernel before, too
 }
 
 // The row of the unit that holds the first part of a hub, or -1. By all lanes of a group, as NodeOf.
@@ -243,7 +247,11 @@ __global__ void __launch_bounds__(kThreads) HubTotals(const KNNCONV_PARAMETER Hu
       [&](int64_t item) {
         return FirstRow(OffsetsOf(gemm, group(item)), gemm.nodes, item % hubs.units) >= 0;
       },
-      [&](int64_t item) { AddPartials(hubs, group(item), item % hubs.units); });
+      [&](int64_t item) {
+        AwaitPrerequisites();
+        AddPartials(hubs, group(item), item % hubs.units);
+      });
+  AwaitPrerequisites();
 }
 
 }  // namespace
@@ -256,8 +264,8 @@ Status RunHubSums(const LaunchSite& site, const TapGemm& gemm, int64_t taps, flo
   const int64_t units = gemm.groups.count() * hubs.units, parts = std::min<int64_t>(gemm.batch, kBatchParts);
   const int64_t resident = int64_t{device.multiprocessors} * (2048 / kThreads);  // the sums do not depend on it
   KNNCONV_GPU_RETURN_IF_ERROR(
-      (Launch<HubSegments, 0>(site, std::min(units * 2 * parts, resident), kThreads, hubs, parts)));
-  return Launch<HubTotals, 0>(site, std::min(units, resident), kThreads, hubs);
+      (LaunchDependent<HubSegments>(site, std::min(units * 2 * parts, resident), kThreads, hubs, parts)));
+  return LaunchDependent<HubTotals>(site, std::min(units, resident), kThreads, hubs);
 }
 
 }  // namespace knnconv::gpu

@@ -8,6 +8,7 @@
 
 #include "gpu/lanes.h"
 #include "hopper/tap_pipe.h"
+#include "hopper/tap_split.h"
 #include "hopper/tap_tiles.h"
 
 namespace knnconv::hopper {
@@ -45,14 +46,14 @@ class BoxFeeder {
     }
   }
 
-  // Loads the steps of one tap, the last with `note`; by one lane. `load_a(to, full, channel)` fetches A.
+  // Loads steps [begin, end) of one tap, the last with `note`; by one lane. `load_a(to, full, channel)` fetches A.
   template <typename LoadA>
-  KNNCONV_DEVICE void LoadTap(const TapTile& tile, int slot, StepNote note, const LoadA& load_a) {
-    for (int step = 0; step < steps_; ++step) {
+  KNNCONV_DEVICE void LoadTap(const TapTile& tile, int slot, StepNote note, int begin, int end, const LoadA& load_a) {
+    for (int step = begin; step < end; ++step) {
       const int stage = place_.stage, channel = step * kStepDepth;
       pipe_.Empty(stage).Wait(place_.parity ^ 1);
       StepNote own{false, false, 0, 0};
-      if (step == steps_ - 1) own = note;
+      if (step == end - 1) own = note;
       if constexpr (Shape::kResident) own.slot = static_cast<uint32_t>(slot);
       pipe_.Note(stage) = own.Pack();
       Barrier& full = pipe_.Full(stage);
@@ -83,13 +84,13 @@ class BoxFeeder {
                            j * horizontal.slot_step;
           const int offset_h = vertical.offset + i * vertical.offset_step;
           const int offset_w = horizontal.offset + j * horizontal.offset_step;
-          LoadTap(tile, slot, {tap == taps - 1, false, 0, 0}, [&](char* to, Barrier* full, int channel) {
+          LoadTap(tile, slot, {tap == taps - 1, false, 0, 0}, 0, steps_, [&](char* to, Barrier* full, int channel) {
             LoadPixels(to, map, full, channel, w, h, static_cast<int>(first.image), offset_w, offset_h);
           });
         }
       }
       if (taps == 0) {  // zeros, from beyond the last image
-        LoadTap(tile, gpu::kHole, {true, false, 0, 0}, [&](char* to, Barrier* full, int channel) {
+        LoadTap(tile, gpu::kHole, {true, false, 0, 0}, 0, steps_, [&](char* to, Barrier* full, int channel) {
           LoadPixels(to, map, full, channel, 0, 0, static_cast<int>(plan_.gemm.batch), 0, 0);
         });
       }
@@ -97,12 +98,13 @@ class BoxFeeder {
   }
 
   // The taps of a tile: entries [begin[box], begin[box] + count) of the table. Tables with lists of taps have tiles of
-  // one node.
+  // one node. Of a tile that blocks share, the first and the last tap may have some of their steps in another block.
   struct TapSpan {
     TapTile tile;
     TableBox box[Shape::kBoxes];
     int64_t begin[Shape::kBoxes];
     int count;
+    int first_step, end_step;  // of the first tap, and behind the last one's
     bool hub;
   };
 
@@ -125,7 +127,22 @@ class BoxFeeder {
 #pragma unroll
       for (int i = 0; i < Shape::kBoxes; ++i) span.begin[i] = begin;
     }
+    span.first_step = 0;
+    span.end_step = steps_;
+    if constexpr (Shape::kSplit > 1) TakeShare(&span);
     return span;
+  }
+
+  // Leaves this block's share of a list: as many steps as the others', or one more.
+  KNNCONV_DEVICE void TakeShare(TapSpan* span) const {
+    const int all = span->count * steps_, rank = walk_.rank();
+    const int begin = all * rank / Shape::kSplit, end = all * (rank + 1) / Shape::kSplit;
+    const int first = begin / steps_, behind = (end + steps_ - 1) / steps_;
+    span->count = end > begin ? behind - first : 0;
+    if (span->count == 0) return;
+    span->begin[0] += first;
+    span->first_step = begin - first * steps_;
+    span->end_step = end - (behind - 1) * steps_;
   }
 
   // A lane's tap among 32; the slot is gpu::kHole where it has none.
@@ -160,6 +177,7 @@ class BoxFeeder {
       held.slot = gpu::kHole;
 #pragma unroll
       for (int32_t& node : held.node) node = gpu::kHole;
+      int held_at = -1;  // in the span
       bool holds = false;
       uint32_t alive = 0;
       int first = 0;
@@ -180,24 +198,29 @@ class BoxFeeder {
           }
         }
         for (uint32_t left = __ballot_sync(kAllLanes, live); left != 0; left &= left - 1) {
-          if (holds && lane_ == 0) LoadTableTap(span, held, {false, false, 0, 0});
+          if (holds && lane_ == 0) LoadTableTap(span, held, held_at, {false, false, 0, 0});
           const int from = __ffs(static_cast<int>(left)) - 1;
 #pragma unroll
           for (int i = 0; i < Shape::kBoxes; ++i) held.node[i] = __shfl_sync(kAllLanes, tap.node[i], from);
           held.slot = __shfl_sync(kAllLanes, tap.slot, from);
+          held_at = first - kWarp + from;
           holds = true;
         }
       } while (first < span.count);
       if (plan_.gemm.zero_empty_rows) alive = __reduce_or_sync(kAllLanes, alive);
       const uint32_t dead = plan_.gemm.zero_empty_rows ? ~alive & ((1u << Shape::kBoxes) - 1) : 0;
-      if (lane_ == 0) LoadTableTap(span, held, {true, span.hub, dead, 0});
+      if (lane_ == 0) LoadTableTap(span, held, held_at, {true, span.hub, dead, 0});
+      if constexpr (Shape::kSplit > 1) {
+        if (lane_ == 0 && !span.hub) OpenStages(pipe_, walk_.rank(), shared_tiles_++, &place_);
+      }
       span = after;
       after = later;
     }
   }
 
-  KNNCONV_DEVICE void LoadTableTap(const TapSpan& span, const LaneTap& tap, StepNote note) {
-    LoadTap(span.tile, tap.slot, note, [&](char* to, Barrier* full, int channel) {
+  KNNCONV_DEVICE void LoadTableTap(const TapSpan& span, const LaneTap& tap, int at, StepNote note) {
+    const int begin = at == 0 ? span.first_step : 0, end = at == span.count - 1 ? span.end_step : steps_;
+    LoadTap(span.tile, tap.slot, note, begin, end, [&](char* to, Barrier* full, int channel) {
 #pragma unroll
       for (int i = 0; i < Shape::kBoxes; ++i) {
         LoadBox(to + i * kBoxRows * kStepDepth * 2, &plan_.source[0], full, channel, tap.node[i], span.box[i].first);
@@ -210,6 +233,7 @@ class BoxFeeder {
   const TileWalk<Shape>& walk_;
   const int lane_, steps_;
   typename Pipe<Shape>::Place place_;
+  uint32_t shared_tiles_ = 0;  // with other blocks, so far
 };
 
 }  // namespace knnconv::hopper

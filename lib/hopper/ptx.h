@@ -43,18 +43,40 @@ struct alignas(8) Barrier {
   // Waits for the end of a phase of this parity. The first phase has parity 0; until it ends, a wait for 1 passes at
   // once.
   KNNCONV_DEVICE void Wait(uint32_t parity) {
+    Poll([&] { return Test(parity); });
+  }
+
+  // The same, where other blocks of the cluster write or arrive; what they did before is visible after.
+  KNNCONV_DEVICE void WaitForPeers(uint32_t parity) {
+    Poll([&] { return TestForPeers(parity); });
+  }
+
+ private:
+  template <typename Ready>
+  KNNCONV_DEVICE static void Poll(const Ready& ready) {
 #ifdef KNNCONV_HOPPER_POLLS  // of test builds: a barrier that nobody completes stops the kernel instead of the device
     for (int polls = 0; polls < KNNCONV_HOPPER_POLLS; ++polls) {
-      if (Test(parity)) return;
+      if (ready()) return;
     }
     __trap();
 #else
-    while (!Test(parity)) {
+    while (!ready()) {
     }
 #endif
   }
 
- private:
+  KNNCONV_DEVICE bool TestForPeers(uint32_t parity) {
+    uint32_t done;
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(SharedAddress(this)), "r"(parity)
+        : "memory");
+    return done != 0;
+  }
+
   KNNCONV_DEVICE bool Test(uint32_t parity) {
     uint32_t done;
     asm volatile(

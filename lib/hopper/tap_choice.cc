@@ -92,6 +92,15 @@ bool CanStay(const gpu::TapGemm& gemm) {
   return gemm.depth <= kStepDepth && gemm.columns <= 64 && gemm.slots <= kResidentSlots;
 }
 
+bool HasTile96(const gpu::TapGemm& gemm) { return gemm.transposed && gemm.columns <= 96; }
+
+bool CanSplit(const gpu::TapGemm& gemm) { return gemm.kind == gpu::Taps::kSources; }
+
+// A cluster's blocks lie on multiprocessors of one group of 16 or 18: four fours of either.
+int64_t ClustersAtOnce(int split, int multiprocessors) {
+  return split <= 2 ? multiprocessors / split : multiprocessors / 18 * 18 / split * 16 / 18;
+}
+
 // Whole tiles of boxes where nodes differ in their slots, since a tile has one slot at a time.
 int32_t Parts(const gpu::TapGemm& gemm, const TileForm& tile) {
   const int64_t boxes = tile.rows / kBoxRows, parts = CeilDiv(gemm.batch, kBoxRows);

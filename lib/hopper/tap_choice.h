@@ -18,13 +18,15 @@ enum class Source {
   kCells,  // likewise, and all taps of a row and slot are added first; where HasCells
 };
 
-// A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns. kRows and
-// kCells: 128 rows and 64, 128 or 256 columns; for tables alone. resident: all weights stay in shared memory; kBoxes,
-// 128 rows and 64 columns, where CanStay.
+// A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns, or 96 where
+// the weight is transposed and has as many or less. kRows and kCells: 128 rows and 64, 128 or 256 columns; for tables
+// alone. resident: all weights stay in shared memory; kBoxes, 128 rows and 64 columns, where CanStay. split: blocks, of
+// one cluster, that share the steps of a tile; kBoxes of 128 rows, where CanSplit: 2 with 192 columns, 2 or 4 with 256.
 struct TileForm {
   Source source;
   int rows, columns;
   bool resident = false;
+  int split = 1;
 };
 
 // The tiles of a TapGemm, and its classes of pixels.
@@ -35,6 +37,15 @@ struct TapForm {
 
 // Whether all weights fit into shared memory.
 bool CanStay(const gpu::TapGemm& gemm);
+
+// Whether there are tiles of 96 columns.
+bool HasTile96(const gpu::TapGemm& gemm);
+
+// Whether there are kernels that split tiles: for the lists of a source order.
+bool CanSplit(const gpu::TapGemm& gemm);
+
+// Clusters of `split` blocks that surely run at once, a block on each multiprocessor.
+int64_t ClustersAtOnce(int split, int multiprocessors);
 
 // Copies of kBoxRows that cover a node's batch.
 int32_t Parts(const gpu::TapGemm& gemm, const TileForm& tile);

@@ -11,21 +11,53 @@
 namespace knnconv::hopper {
 namespace internal {
 
+// Sorting costs 2 microseconds of each block.
+template <typename Shape>
+bool Sorts(const TapPlan& plan, int multiprocessors) {
+  const bool is_short = plan.gemm.depth <= kStepDepth && plan.tiles <= 4 * multiprocessors;
+  return plan.gemm.kind == gpu::Taps::kSources && plan.gemm.nodes <= Shape::kSortedNodes && !is_short;
+}
+
 template <typename Shape, auto kKernel, int kSharedBytes>
 gpu::Status LaunchKernel(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
   // One tile for each multiprocessor, or each has as many blocks as it can.
   const int64_t at_once = int64_t{multiprocessors} * Shape::kBlocksOfMultiprocessor;
   const int64_t blocks = plan.tiles <= multiprocessors ? plan.tiles : at_once;
   plan.row_of_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, multiprocessors));
-  // Sorting costs 2 microseconds of each block.
-  const bool is_short = plan.gemm.depth <= kStepDepth && plan.tiles <= 4 * multiprocessors;
-  plan.sorts = plan.gemm.kind == gpu::Taps::kSources && plan.gemm.nodes <= Shape::kSortedNodes && !is_short;
+  plan.sorts = Sorts<Shape>(plan, multiprocessors);
   return gpu::Launch<kKernel, kSharedBytes>(site, blocks, Shape::kThreads, plan);
+}
+
+// The same for tiles that the blocks of a cluster share.
+template <typename Shape, auto kKernel>
+gpu::Status LaunchSplit(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
+  const int64_t clusters = std::min(plan.tiles, ClustersAtOnce(Shape::kSplit, multiprocessors));
+  plan.row_of_blocks = static_cast<int32_t>(clusters);
+  plan.sorts = Sorts<Shape>(plan, multiprocessors);
+  KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<kKernel, Shape::kSharedBytes>(site, 0, Shape::kThreads, plan)));
+  if (site.prepare) return {};
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = Shape::kSplit;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * Shape::kSplit));
+  config.blockDim = dim3(Shape::kThreads);
+  config.dynamicSmemBytes = Shape::kSharedBytes;
+  config.stream = site.stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, kKernel, plan));
+  return {};
 }
 
 template <typename Shape>
 gpu::Status LaunchShape(const gpu::LaunchSite& site, const TapPlan& plan, int multiprocessors) {
-  return LaunchKernel<Shape, TapKernel<Shape>, Shape::kSharedBytes>(site, plan, multiprocessors);
+  if constexpr (Shape::kSplit > 1) {
+    return LaunchSplit<Shape, TapKernel<Shape>>(site, plan, multiprocessors);
+  } else {
+    return LaunchKernel<Shape, TapKernel<Shape>, Shape::kSharedBytes>(site, plan, multiprocessors);
+  }
 }
 
 template <int kColumns>
@@ -44,6 +76,19 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
       return form.columns == 64    ? LaunchCells<64>(site, plan, multiprocessors)
              : form.columns == 128 ? LaunchCells<128>(site, plan, multiprocessors)
                                    : LaunchCells<256>(site, plan, multiprocessors);
+    }
+  }
+  if constexpr (kTransposed) {
+    if (form.split == 2) {
+      return form.columns == 192
+                 ? LaunchShape<TapShape<T, true, Source::kBoxes, 1, 2, 192, false, 2>>(site, plan, multiprocessors)
+                 : LaunchShape<TapShape<T, true, Source::kBoxes, 1, 2, 256, false, 2>>(site, plan, multiprocessors);
+    }
+    if (form.split == 4) {
+      return LaunchShape<TapShape<T, true, Source::kBoxes, 1, 2, 256, false, 4>>(site, plan, multiprocessors);
+    }
+    if (form.source == Source::kBoxes && form.columns == 96) {
+      return LaunchShape<TapShape<T, true, Source::kBoxes, 1, 1, 96>>(site, plan, multiprocessors);
     }
   }
   if (form.source == Source::kRows) {

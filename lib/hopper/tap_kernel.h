@@ -38,7 +38,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   if (thread == 0) {
     for (int i = 0; i < Shape::kTeams; ++i) Pipe<Shape>(shared, i).Init();
   }
-  __syncthreads();
+  if constexpr (Shape::kSplit > 1) {
+    SyncCluster();
+  } else {
+    __syncthreads();
+  }
+  LaunchDependents();  // sums of hubs, which find room when the first blocks end
   const TileWalk<Shape> walk(plan, pipe.Order(), team);
   if (thread < kConsumers) {
     GrowRegisters<Shape::kConsumerRegisters>();

@@ -31,6 +31,14 @@ struct RowMarks {
   uint32_t unwritten, dead;
 };
 
+// What blocks that share a tile tell each other, in each of them.
+template <int kBlocks>
+struct SplitMeeting {
+  Barrier open[kBlocks];          // the block of this number keeps stages free, from first_stage on
+  Barrier added;                  // this block has the others' sums of a tile
+  uint32_t first_stage[kBlocks];
+};
+
 // On a stage of rows: each producer's copies, and once more each of their warps, after what they write themselves.
 inline constexpr int kRowArrivals = 128 + 4;
 
@@ -65,6 +73,10 @@ class Pipe {
       Full(i).Init(Shape::kSource == Source::kBoxes ? 1 : kRowArrivals);
       Empty(i).Init(4 * Shape::kConsumers);
     }
+    if constexpr (Shape::kSplit > 1) {
+      for (Barrier& open : Meeting().open) open.Init(1);
+      Meeting().added.Init(4 * Shape::kConsumers);
+    }
     FenceBarrierInit();
     FenceAsyncProxy();
   }
@@ -85,6 +97,10 @@ class Pipe {
   KNNCONV_DEVICE RowMarks& Marks(int stage, int rows) const {
     return reinterpret_cast<RowMarks*>(&Note(Shape::kStages))[stage * (Shape::kRows / 32) + rows];
   }
+  KNNCONV_DEVICE SplitMeeting<Shape::kSplit>& Meeting() const {
+    constexpr int kOffset = Shape::kTailBytes - sizeof(SplitMeeting<Shape::kSplit>);
+    return *reinterpret_cast<SplitMeeting<Shape::kSplit>*>(reinterpret_cast<char*>(barriers()) + kOffset);
+  }
   // Shape::kResults times kStoredRows lines for each consuming warp.
   KNNCONV_DEVICE char* Results() const { return base_ + Shape::kStages * Shape::kStageBytes; }
   // The block's, for the order of its nodes; before the pipeline runs, stages are free for what sorts them.
@@ -100,7 +116,9 @@ class Pipe {
   }
   KNNCONV_DEVICE Barrier* barriers() const { return BarriersOf(base_); }
   static constexpr int kBytesOfStage = 2 * sizeof(Barrier) + sizeof(uint32_t) + Shape::kRows / 32 * sizeof(RowMarks);
-  static_assert(Shape::kStages >= 3 && Shape::kStages * kBytesOfStage + 8 <= Shape::kTailBytes);
+  static constexpr int kMeetingBytes = Shape::kSplit > 1 ? sizeof(SplitMeeting<Shape::kSplit>) : 0;
+  static_assert(Shape::kStages >= 3 && Shape::kStages * kBytesOfStage + 8 + kMeetingBytes <= Shape::kTailBytes);
+  static_assert(sizeof(SplitMeeting<Shape::kSplit>) % alignof(Barrier) == 0);
 
   char* weights_;
   char* base_;  // of the team

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "hopper/tap_pipe.h"
+#include "hopper/tap_split.h"
 #include "hopper/tap_tiles.h"
 #include "hopper/tap_write.h"
 #include "hopper/wgmma.h"
@@ -18,11 +19,13 @@ class Consumer {
 
   KNNCONV_DEVICE void Run() {
     if constexpr (Shape::kResident) pipe_.Resident().Wait(0);
+    [[maybe_unused]] SplitSums<Shape> split(pipe_, walk_.rank());
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
       const TapTile tile = walk_.Tile(turn);
       if (walk_.IsEmpty(tile)) continue;
       const RowEnd end = Multiply();
       if (Shape::kSource == Source::kBoxes && end.unwritten) continue;
+      if constexpr (Shape::kSplit > 1) split.Add(sums_[0], &place_);
       writer_.Write(tile, sums_, end.unwritten, end.dead);
     }
     writer_.Finish();

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "gpu/tap_layers.h"
+#include "hopper/cluster.h"
 #include "hopper/tap_plan.h"
 
 namespace knnconv::hopper {
@@ -34,7 +35,7 @@ KNNCONV_DEVICE PixelPlace PlaceOf(const PixelClass& pixels, int64_t pixel) {
 
 inline constexpr int64_t kNoRow = -1;
 
-// The tiles of one team. Each team of the card takes one, then each one more, in rows of as many as there are
+// The tiles of one team, or of a cluster whose blocks share them. Each team of the card takes one, then each one more, in rows of as many as there are
 // multiprocessors, there and back: where tiles are sorted by their lists, those with one of the longest get one of the
 // shortest next, and so do the teams that share a multiprocessor.
 template <typename Shape>
@@ -42,9 +43,15 @@ class TileWalk {
  public:
   // `order` is where the node stands that comes at each place, if the plan sorts nodes.
   KNNCONV_DEVICE TileWalk(const TapPlan& plan, const uint16_t* order, int team)
-      : plan_(plan), order_(order), place_(blockIdx.x % plan.row_of_blocks),
-        row_(blockIdx.x / plan.row_of_blocks * Shape::kTeams + team),
-        rows_(gridDim.x / plan.row_of_blocks * Shape::kTeams) {}
+      : plan_(plan), order_(order), place_(blockIdx.x / Shape::kSplit % plan.row_of_blocks),
+        row_(blockIdx.x / Shape::kSplit / plan.row_of_blocks * Shape::kTeams + team),
+        rows_(gridDim.x / Shape::kSplit / plan.row_of_blocks * Shape::kTeams) {}
+
+  // Of the block, among those that share its tiles.
+  KNNCONV_DEVICE static int rank() {
+    if constexpr (Shape::kSplit > 1) return ClusterRank();
+    return 0;
+  }
 
   // Whether there is a tile number `turn`.
   KNNCONV_DEVICE bool Has(int64_t turn) const { return Index(turn) < plan_.tiles; }

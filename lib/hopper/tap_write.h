@@ -5,6 +5,7 @@
 
 #include "gpu/elements.h"
 #include "gpu/lanes.h"
+#include "hopper/tap_split.h"
 #include "hopper/tap_tiles.h"
 
 namespace knnconv::hopper {
@@ -51,11 +52,15 @@ class TileWriter {
     for (int first = 0; first < Shape::kColumns; first += kLine) {
       const int first_column = tile.first_column + first;
       if (first_column >= plan_.gemm.columns) break;
+      if constexpr (Shape::kSplit > 1) {
+        using Columns = SplitColumns<Shape>;
+        if (Columns::OwnerOf(first / Columns::kWidth) != walk_.rank()) continue;
+      }
 #pragma unroll
       for (int block = 0; block < Shape::kBlocks; ++block) {
         char* results = NextResults();
 #pragma unroll
-        for (int j = 0; j < kLine / 8; ++j) {
+        for (int j = 0; j < kLine / 8 && first + 8 * j < Shape::kColumns; ++j) {
           const float2 bias = BiasAt(first_column + 8 * j + lane_ % 4 * 2);
 #pragma unroll
           for (int h = 0; h < 2; ++h) {

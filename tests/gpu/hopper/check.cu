@@ -1,13 +1,14 @@
 // Runs Hopper's TapGemm by itself: values against one thread a result in double, then times of the shapes that matter.
 //
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check.cu lib/hopper/tap_gemm*.cu
-//         lib/hopper/{tap_gemm,tap_choice,pixel_classes,tensor_map}.cc -o check
+//         lib/hopper/{tap_gemm,tap_choice,pixel_classes,tensor_map}.cc lib/gpu/hub_sums.cu -o check
 //     check [all|values|times] [names of cases]
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "gpu/hub_sums.h"
 #include "hopper/tap_gemm.h"
 #include "problem.h"
 
@@ -91,7 +92,7 @@ void Run(const TapGemm& gemm, const TileForm& tile) {
   Check(knnconv::hopper::RunTapGemm({stream, 0, false}, gemm, card, form));
 }
 
-double Time(Problem& p, const TileForm& form) {
+double Time(Problem& p, const TileForm& form, bool hubs = false) {
   Run(p.gemm, form);
   const size_t copies = p.sources.size();
   return check::GraphMilliseconds(stream, 8, [&](int i) {
@@ -99,12 +100,15 @@ double Time(Problem& p, const TileForm& form) {
     gemm.source = p.sources[i % copies];
     gemm.out = p.outs[i % copies];
     Run(gemm, form);
+    if (hubs) Check(knnconv::gpu::RunHubSums({stream, 0, false}, gemm, gemm.table.taps, p.partials));
   });
 }
 
 const TileForm kForms[] = {
     {Source::kBoxes, 128, 64},  {Source::kBoxes, 256, 64},  {Source::kBoxes, 128, 128},
     {Source::kBoxes, 256, 128}, {Source::kBoxes, 128, 192}, {Source::kBoxes, 128, 256},
+    {Source::kBoxes, 128, 96},  {Source::kBoxes, 128, 192, false, 2}, {Source::kBoxes, 128, 256, false, 2},
+    {Source::kBoxes, 128, 256, false, 4},
     {Source::kRows, 128, 64},   {Source::kRows, 128, 128},  {Source::kRows, 128, 256},
     {Source::kCells, 128, 64},  {Source::kCells, 128, 128}, {Source::kCells, 128, 256},
     {Source::kBoxes, 128, 64, true},
@@ -113,6 +117,8 @@ const TileForm kForms[] = {
 // Whether a problem has tiles of this form.
 bool Has(const Problem& p, const TileForm& form) {
   if (form.resident && !knnconv::hopper::CanStay(p.gemm)) return false;
+  if (form.split > 1 && !knnconv::hopper::CanSplit(p.gemm)) return false;
+  if (form.columns == 96 && !knnconv::hopper::HasTile96(p.gemm)) return false;
   if (form.source == Source::kCells) return p.c.kind == Taps::kSources && p.c.type == Element::kBF16;
   return p.c.kind != Taps::kWindow || form.source == Source::kBoxes;
 }
@@ -124,6 +130,7 @@ std::vector<char> Bytes(const Problem& p) {
 }
 
 const char* Name(const TileForm& form) {
+  if (form.split > 1) return form.split == 2 ? "2 blocks " : "4 blocks ";
   if (form.source == Source::kCells) return "cells ";
   return form.source == Source::kRows ? "rows " : form.resident ? "resident " : "";
 }
@@ -184,6 +191,7 @@ int main(int argc, char** argv) {
     TapForm chosen;
     Choose(p.gemm, &chosen);
     const double automatic = Time(p, chosen.tile);
+    if (c.kind == Taps::kSources) std::printf("  and hubs %.4f", Time(p, chosen.tile, /*hubs=*/true));
     std::printf("  auto %.4f  best %.4f = %.0f TFLOP/s\n", automatic, best, flops / best / 1e9);
     Free(&p);
   }

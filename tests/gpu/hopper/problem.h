@@ -9,6 +9,7 @@
 
 #include "cases.h"
 #include "cuda_check.h"
+#include "gpu/hub_sums.h"
 
 template <typename T>
 T* ToDevice(const std::vector<T>& host) {
@@ -30,6 +31,7 @@ struct Problem {
   int *begin, *source, *slot;
   size_t source_elements, out_elements;
   std::vector<void*> sources, outs;  // copies to cycle through
+  float* partials = nullptr;         // of hubs
 };
 
 inline void Fill(std::vector<uint16_t>* to, Element type, float scale, std::mt19937* rng) {
@@ -48,13 +50,35 @@ inline void Fill(std::vector<uint16_t>* to, Element type, float scale, std::mt19
   for (size_t i = 0; i < to->size(); ++i) (*to)[i] = pool[(i * 7919 + i / 65537) % 65537];
 }
 
+// The nearest of c.nodes random points in the unit square to the first c.source_rows of them, c.slots each.
+inline std::vector<int> NearestOf(const Case& c, std::mt19937* rng) {
+  std::uniform_real_distribution<float> uniform;
+  std::vector<std::pair<float, float>> points(c.nodes);
+  for (auto& [x, y] : points) x = uniform(*rng), y = uniform(*rng);
+  std::vector<int> nearest;
+  std::vector<std::pair<float, int>> by_distance(c.nodes);
+  for (int m = 0; m < c.source_rows; ++m) {
+    for (int n = 0; n < c.nodes; ++n) {
+      const float x = points[n].first - points[m].first, y = points[n].second - points[m].second;
+      by_distance[n] = {x * x + y * y, n};
+    }
+    std::partial_sort(by_distance.begin(), by_distance.begin() + c.slots, by_distance.end());
+    for (int v = 0; v < c.slots; ++v) nearest.push_back(by_distance[v].second);
+  }
+  return nearest;
+}
+
 inline Lists ListsOf(const Case& c, std::vector<int>* table, std::vector<int>* slots, std::mt19937* rng) {
   Lists lists;
   lists.begin.push_back(0);
-  if (c.kind == Taps::kSources && c.holes == 0) {  // a random table's, by source
+  if (c.kind == Taps::kSources && c.holes == 0) {  // by source, of a table of nearest neighbours, or a random one if large
     std::vector<std::vector<std::pair<int, int>>> of(c.nodes);
+    const bool nearest = c.nodes <= 2048;
+    const std::vector<int> neighbours = nearest ? NearestOf(c, rng) : std::vector<int>();
     for (int v = 0; v < c.slots; ++v) {
-      for (int m = 0; m < c.source_rows; ++m) of[(*rng)() % c.nodes].push_back({v, m});
+      for (int m = 0; m < c.source_rows; ++m) {
+        of[nearest ? neighbours[size_t{1} * m * c.slots + v] : (*rng)() % c.nodes].push_back({v, m});
+      }
     }
     for (auto& list : of) {
       for (auto& [slot, source] : list) {
@@ -171,6 +195,8 @@ inline Problem Make(const Case& c, int copies) {
     g.table.offsets = ToDevice(words);
     g.table.sources = p.source;
     g.table.slots = p.slot;
+    g.table.taps = static_cast<int64_t>(p.lists.source.size());
+    CHECK(cudaMalloc(&p.partials, std::max<int64_t>(knnconv::gpu::HubPartials(g, g.table.taps), 1) * sizeof(float)));
   } else if (c.kind != Taps::kWindow) {
     g.table.columns = c.taps;
     g.table.sources = ToDevice(table);
@@ -191,5 +217,6 @@ inline Problem Make(const Case& c, int copies) {
 inline void Free(Problem* p) {
   for (void* s : p->sources) cudaFree(s);
   for (void* s : p->outs) cudaFree(s);
+  cudaFree(p->partials);
   cudaFree(p->begin), cudaFree(p->source), cudaFree(p->slot), cudaFree(const_cast<void*>(p->gemm.weight));
 }
