@@ -1,6 +1,7 @@
 #include "hopper/tap_choice.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "gpu/arithmetic.h"
 #include "hopper/device.h"
@@ -17,30 +18,66 @@ struct TileCost {
 };
 
 // Fitted to the times of tests/gpu/hopper/check.cu, by which the form of least estimated time takes 1.2 % longer than
-// the fastest on average. Only their ratios matter. Pixels cost less than tables: neighbours' boxes overlap.
+// the fastest on average. Only their ratios matter. Pixels cost less than tables: neighbours' boxes overlap. Blocks that
+// share a tile exchange sums at its end.
 struct FormCost {
   TileForm form;
   TileCost table, pixels;
 };
 constexpr FormCost kBoxForms[] = {
-    {{Source::kBoxes, 128, 64}, {0.52, 3.2}, {0.40, 2.5}},  {{Source::kBoxes, 256, 64}, {0.42, 5.1}, {0.35, 3.0}},
-    {{Source::kBoxes, 128, 128}, {0.82, 3.1}, {0.67, 4.2}}, {{Source::kBoxes, 256, 128}, {0.64, 5.6}, {0.58, 4.4}},
-    {{Source::kBoxes, 128, 192}, {0.64, 0.8}, {0.49, 3.5}}, {{Source::kBoxes, 128, 256}, {0.71, 3.3}, {0.56, 5.1}},
+    {{Source::kBoxes, 128, 64}, {0.52, 3.2}, {0.40, 2.5}},
+    {{Source::kBoxes, 256, 64}, {0.42, 5.1}, {0.35, 3.0}},
+    {{Source::kBoxes, 128, 96}, {0.74, 3.1}, {0.60, 4.2}},
+    {{Source::kBoxes, 128, 128}, {0.82, 3.1}, {0.67, 4.2}},
+    {{Source::kBoxes, 256, 128}, {0.64, 5.6}, {0.58, 4.4}},
+    {{Source::kBoxes, 128, 192}, {0.64, 0.8}, {0.49, 3.5}},
+    {{Source::kBoxes, 128, 256}, {0.71, 3.3}, {0.56, 5.1}},
+    {{Source::kBoxes, 128, 192, false, 2}, {0.64, 2.8}, {}},
+    {{Source::kBoxes, 128, 256, false, 2}, {0.71, 5.3}, {}},
+    {{Source::kBoxes, 128, 256, false, 4}, {0.71, 6.3}, {}},
+};
+constexpr double kAlone = 0.7;  // a tile alone on a multiprocessor, of the time of two that share it
+
+bool HasForm(const gpu::TapGemm& gemm, const TileForm& tile) {
+  return (tile.columns != 96 || HasTile96(gemm)) && (tile.split == 1 || CanSplit(gemm));
+}
+
+// The mean length of lists, and that of the longest: were a source's taps drawn at random, lengths would be Poisson's,
+// and the longest of n lists lies about sqrt(2 log n) deviations above the mean.
+struct ListLengths {
+  double mean, longest;
 };
 
+ListLengths LengthsOf(const gpu::TapGemm& gemm, int64_t class_count) {
+  switch (gemm.kind) {
+    case gpu::Taps::kRows:
+    case gpu::Taps::kColumns:
+      return {static_cast<double>(gemm.table.columns), static_cast<double>(gemm.table.columns)};
+    case gpu::Taps::kSources: {
+      const double nodes = static_cast<double>(gemm.nodes), mean = static_cast<double>(gemm.table.taps) / nodes;
+      return {mean, mean + std::sqrt(2 * std::log(nodes) * mean)};
+    }
+    default:
+      const double taps = gemm.slots / static_cast<double>(class_count);
+      return {taps, taps};
+  }
+}
+
 double Microseconds(const gpu::TapGemm& gemm, const FormCost& cost, const TapForm& form, int64_t multiprocessors) {
+  const TileForm& tile = cost.form;
   const int64_t class_count = std::max<int64_t>(form.classes.count, 1);
-  const int64_t tiles = class_count * RowTiles(gemm, form) * CeilDiv(gemm.columns, cost.form.columns);
-  const bool pairs = cost.form.rows == 128 && cost.form.columns <= 128;  // two on a multiprocessor
-  const int64_t at_once = pairs ? 2 * multiprocessors : multiprocessors, left = tiles % at_once;
-  constexpr double kAlone = 0.7;  // of a pair's time
+  const int64_t tiles = class_count * RowTiles(gemm, form) * CeilDiv(gemm.columns, tile.columns);
+  const bool pairs = tile.rows == kBoxRows && tile.columns <= 128;  // two on a multiprocessor
+  const int64_t at_once = pairs            ? 2 * multiprocessors
+                          : tile.split > 1 ? ClustersAtOnce(tile.split, static_cast<int>(multiprocessors))
+                                           : multiprocessors;
+  const int64_t left = tiles % at_once;
   const double last_round = left == 0 ? 0.0 : pairs && left <= multiprocessors ? kAlone : 1.0;
-  // Lists hold as many taps as there are slots, or so.
-  const bool fixed = gemm.kind == gpu::Taps::kRows || gemm.kind == gpu::Taps::kColumns;
-  const double taps = (fixed ? gemm.table.columns : gemm.slots) / static_cast<double>(class_count);
   const TileCost& of = gemm.kind == gpu::Taps::kWindow ? cost.pixels : cost.table;
-  const double of_tile = taps * static_cast<double>(CeilDiv(gemm.depth, kStepDepth)) * of.step + of.tile;
-  return (static_cast<double>(tiles / at_once) + last_round) * of_tile;
+  const ListLengths taps = LengthsOf(gemm, class_count);
+  const double of_tap = static_cast<double>(CeilDiv(gemm.depth, kStepDepth)) * of.step / tile.split;
+  const double even = (static_cast<double>(tiles / at_once) + last_round) * (taps.mean * of_tap + of.tile);
+  return std::max(even, taps.longest * of_tap * (pairs ? kAlone : 1.0) + of.tile);
 }
 
 // What the copy engine and the kernels can address.
@@ -78,6 +115,7 @@ TileForm ChooseTile(const gpu::TapGemm& gemm, const PixelClasses& classes, int m
   const FormCost* best = nullptr;
   double least = 0.0;
   for (const FormCost& cost : kBoxForms) {
+    if (!HasForm(gemm, cost.form)) continue;
     const double time = Microseconds(gemm, cost, {cost.form, classes}, multiprocessors);
     if (best != nullptr && time >= least) continue;
     best = &cost;
