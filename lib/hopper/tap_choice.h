@@ -38,6 +38,9 @@ struct TapForm {
 // Whether all weights fit into shared memory.
 bool CanStay(const gpu::TapGemm& gemm);
 
+// Whether two blocks, of one cluster, have half of the tile's rows each and load each other's weights.
+inline bool IsPair(const TileForm& tile) { return tile.rows == 2 * kBoxRows && tile.columns == 256; }
+
 // Whether there are tiles of 96 columns.
 bool HasTile96(const gpu::TapGemm& gemm);
 

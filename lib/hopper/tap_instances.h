@@ -28,20 +28,20 @@ gpu::Status LaunchKernel(const gpu::LaunchSite& site, TapPlan plan, int multipro
   return gpu::Launch<kKernel, kSharedBytes>(site, blocks, Shape::kThreads, plan);
 }
 
-// The same for tiles that the blocks of a cluster share.
+// The same for clusters of blocks.
 template <typename Shape, auto kKernel>
-gpu::Status LaunchSplit(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
-  const int64_t clusters = std::min(plan.tiles, ClustersAtOnce(Shape::kSplit, multiprocessors));
+gpu::Status LaunchClusters(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
+  const int64_t clusters = std::min(plan.tiles, ClustersAtOnce(Shape::kCluster, multiprocessors));
   plan.row_of_blocks = static_cast<int32_t>(clusters);
   plan.sorts = Sorts<Shape>(plan, multiprocessors);
   KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<kKernel, Shape::kSharedBytes>(site, 0, Shape::kThreads, plan)));
   if (site.prepare) return {};
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = Shape::kSplit;
+  attribute.val.clusterDim.x = Shape::kCluster;
   attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * Shape::kSplit));
+  config.gridDim = dim3(static_cast<unsigned>(clusters * Shape::kCluster));
   config.blockDim = dim3(Shape::kThreads);
   config.dynamicSmemBytes = Shape::kSharedBytes;
   config.stream = site.stream;
@@ -53,8 +53,8 @@ gpu::Status LaunchSplit(const gpu::LaunchSite& site, TapPlan plan, int multiproc
 
 template <typename Shape>
 gpu::Status LaunchShape(const gpu::LaunchSite& site, const TapPlan& plan, int multiprocessors) {
-  if constexpr (Shape::kSplit > 1) {
-    return LaunchSplit<Shape, TapKernel<Shape>>(site, plan, multiprocessors);
+  if constexpr (Shape::kCluster > 1) {
+    return LaunchClusters<Shape, TapKernel<Shape>>(site, plan, multiprocessors);
   } else {
     return LaunchKernel<Shape, TapKernel<Shape>, Shape::kSharedBytes>(site, plan, multiprocessors);
   }
@@ -100,6 +100,9 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
       default:
         return LaunchShape<TapShape<T, kTransposed, Source::kRows, 1, 2, 256>>(site, plan, multiprocessors);
     }
+  }
+  if (form.rows == 2 * kBoxRows && form.columns == 256) {
+    return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 2, 256, false, 1, true>>(site, plan, multiprocessors);
   }
   if (form.rows == 2 * kBoxRows) {
     return form.columns == 64
