@@ -11,7 +11,7 @@ namespace knnconv::gpu {
 
 // Lets a kernel that LaunchDependent has put behind this one start as soon as all blocks of this one have called or
 // ended, and there is room for it.
-KNNCONV_DEVICE void StartDependents() {
+KNNCONV_DEVICE void LaunchDependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
@@ -19,7 +19,7 @@ KNNCONV_DEVICE void StartDependents() {
 
 // Returns when the kernel in front has ended and its writes are visible. A kernel that starts early calls it on all
 // ways to its end: else the one behind it could overtake the one in front.
-KNNCONV_DEVICE void AwaitPrerequisites() {
+KNNCONV_DEVICE void WaitForPrerequisites() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -47,7 +47,7 @@ Status MayStartEarly(int device, bool* may) {
 }  // namespace internal
 #endif
 
-// Launch of a kernel that may start early. What it reads before AwaitPrerequisites is older than the kernel in front.
+// Launch of a kernel that may start early. What it reads before WaitForPrerequisites is older than the kernel in front.
 template <auto kKernel, typename... Params>
 Status LaunchDependent(const LaunchSite& site, int64_t blocks, int threads, Params... params) {
 #if defined(__CUDACC__)

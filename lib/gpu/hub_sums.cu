@@ -196,7 +196,7 @@ KNNCONV_DEVICE void SumSegment(const Hubs& hubs, int64_t parts, const SegmentIte
 // Most tables have no hubs: the search runs while the kernel before, which writes all other rows, still does.
 __global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER Hubs hubs, int64_t parts) {
   const TapGemm& gemm = hubs.gemm;
-  StartDependents();
+  LaunchDependents();
   ForEachPicked(
       gemm.groups.count() * hubs.units * 2 * parts,
       [&](int64_t i) {
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER 
         return FindSegment(OffsetsOf(gemm, item.group), gemm.nodes, item.unit, item.row).exists;
       },
       [&](int64_t i) { SumSegment(hubs, parts, SegmentOf(hubs, parts, i)); });
-  AwaitPrerequisites();  // so that what follows HubTotals follows the kernel before, too
+  WaitForPrerequisites();  // so that what follows HubTotals follows the kernel before, too
 }
 
 // The row of the unit that holds the first part of a hub, or -1. By all lanes of a group, as NodeOf.
@@ -248,10 +248,10 @@ __global__ void __launch_bounds__(kThreads) HubTotals(const KNNCONV_PARAMETER Hu
         return FirstRow(OffsetsOf(gemm, group(item)), gemm.nodes, item % hubs.units) >= 0;
       },
       [&](int64_t item) {
-        AwaitPrerequisites();
+        WaitForPrerequisites();
         AddPartials(hubs, group(item), item % hubs.units);
       });
-  AwaitPrerequisites();
+  WaitForPrerequisites();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "gpu/dependent_launch.h"
 #include "gpu/vendor.h"
 
 namespace knnconv::hopper {
@@ -200,10 +201,7 @@ KNNCONV_DEVICE void ArriveAt(int id, int threads) {
   asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Lets a kernel that was launched with the attribute of programmatic serialization start as soon as all blocks of this
-// one have called or ended. There, WaitForPrerequisites returns when this kernel has ended and its writes are visible.
-KNNCONV_DEVICE void LaunchDependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-KNNCONV_DEVICE void WaitForPrerequisites() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+using gpu::LaunchDependents, gpu::WaitForPrerequisites;
 
 // Every warp of a warpgroup gives registers away, or takes them; kCount is a multiple of 8.
 template <int kCount>

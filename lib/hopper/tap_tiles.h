@@ -66,8 +66,8 @@ class TileWalk {
 
   // Classes differ in their pixels, so some have fewer tiles than others. Of a pair, both blocks' are, or none.
   KNNCONV_DEVICE bool IsEmpty(const TapTile& tile) const {
-    return plan_.gemm.kind == gpu::Taps::kWindow && (Shape::kPair ? tile.row_tile - rank() : tile.row_tile) *
-           Shape::kRows >= PixelsOf(plan_.classes[tile.pixel_class]);
+    const int64_t first = Shape::kPair ? tile.row_tile - rank() : tile.row_tile;
+    return plan_.gemm.kind == gpu::Taps::kWindow && first * Shape::kRows >= PixelsOf(plan_.classes[tile.pixel_class]);
   }
 
   KNNCONV_DEVICE TableBox Box(const TapTile& tile, int box) const { return BoxAt(tile.row_tile * Shape::kBoxes + box); }
