@@ -104,6 +104,21 @@ KNNCONV_DEVICE const int32_t* OffsetsOf(const TapGemm& gemm, uint32_t group) {
   return gemm.table.offsets + gemm.table.offset_groups.Offset(gemm.groups, group);
 }
 
+// Whether some node may be a hub: surely known where there are few, since asking all is faster than a search then. By
+// all threads of the block.
+KNNCONV_DEVICE bool MayHaveHubs(const TapGemm& gemm) {
+  constexpr int kNodesOfThread = 8;
+  if (gemm.groups.count() > 1 || gemm.nodes > kThreads * kNodesOfThread) return true;
+  const int32_t* offsets = OffsetsOf(gemm, 0);
+  bool is_hub = false;
+#pragma unroll
+  for (int i = 0; i < kNodesOfThread; ++i) {
+    const int64_t n = threadIdx.x + i * kThreads;
+    if (n < gemm.nodes) is_hub |= SourceOffset(offsets, n + 1) - SourceOffset(offsets, n) > kHubTaps;
+  }
+  return SyncThreadsOr<kThreads>(is_hub);
+}
+
 // One past the last of the taps from `begin` that have its slot; slots ascend.
 KNNCONV_DEVICE int CellEnd(const int32_t* slot, int begin, int taps) {
   int low = begin + 1, high = taps;
@@ -193,10 +208,12 @@ KNNCONV_DEVICE void SumSegment(const Hubs& hubs, int64_t parts, const SegmentIte
   }
 }
 
-// Most tables have no hubs: the search runs while the kernel before, which writes all other rows, still does.
+// Most tables have no hubs: the search runs while the kernel in front, which writes all other rows, still does. All ways
+// to the end wait for that kernel, so that what follows HubTotals follows it, too.
 __global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER Hubs hubs, int64_t parts) {
   const TapGemm& gemm = hubs.gemm;
   LaunchDependents();
+  if (!MayHaveHubs(gemm)) return WaitForPrerequisites();
   ForEachPicked(
       gemm.groups.count() * hubs.units * 2 * parts,
       [&](int64_t i) {
@@ -204,7 +221,7 @@ __global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER 
         return FindSegment(OffsetsOf(gemm, item.group), gemm.nodes, item.unit, item.row).exists;
       },
       [&](int64_t i) { SumSegment(hubs, parts, SegmentOf(hubs, parts, i)); });
-  WaitForPrerequisites();  // so that what follows HubTotals follows the kernel before, too
+  WaitForPrerequisites();
 }
 
 // The row of the unit that holds the first part of a hub, or -1. By all lanes of a group, as NodeOf.
@@ -241,6 +258,7 @@ KNNCONV_DEVICE void AddPartials(const Hubs& hubs, uint32_t group, int64_t unit) 
 
 __global__ void __launch_bounds__(kThreads) HubTotals(const KNNCONV_PARAMETER Hubs hubs) {
   const TapGemm& gemm = hubs.gemm;
+  if (!MayHaveHubs(gemm)) return WaitForPrerequisites();
   auto group = [&](int64_t item) { return static_cast<uint32_t>(item / hubs.units); };
   ForEachPicked(
       gemm.groups.count() * hubs.units,

@@ -1,7 +1,7 @@
 // Nodes by the length of their lists, longest first, so that no team is left with a long one at the end.
 //
-// Each block sorts for itself: a counting sort by length in shared memory, stable, so that all blocks find the same
-// order.
+// Each block sorts for itself, stable, so that all blocks find the same order: few nodes by counting those before each,
+// many by a counting sort by length in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,31 @@ struct SortScratch {
   uint32_t total[kLengthBuckets];
 };
 
+// Fills order[place] with the nodes of a kSources `gemm`, of which each thread has one. By all threads of the block.
+template <int kThreads>
+KNNCONV_DEVICE void SortFewNodes(const gpu::TapGemm& gemm, uint16_t* order, int32_t* length) {
+  const int nodes = static_cast<int>(gemm.nodes), own = threadIdx.x;
+  int32_t own_length = -1;
+  if (own < nodes) {
+    const int64_t begin = gpu::SourceOffset(gemm.table.offsets, own), end = gpu::SourceOffset(gemm.table.offsets, own + 1);
+    own_length = end - begin > gpu::kHubTaps ? 0 : static_cast<int32_t>(end - begin);  // hubs are not computed here
+  }
+  length[own] = own_length;
+  __syncthreads();
+  if (own < nodes) {
+    int place = 0;
+#pragma unroll 8
+    for (int n = 0; n < nodes; ++n) place += length[n] > own_length || (length[n] == own_length && n < own) ? 1 : 0;
+    order[place] = static_cast<uint16_t>(own);
+  }
+  __syncthreads();
+}
+
 // Fills order[place] with the nodes of a kSources `gemm`, at most kMaxNodes. By all threads of the block.
 template <int kThreads, int kMaxNodes>
 KNNCONV_DEVICE void SortNodes(const gpu::TapGemm& gemm, uint16_t* order, SortScratch<kThreads, kMaxNodes>& scratch) {
+  static_assert(sizeof(scratch) >= kThreads * sizeof(int32_t));
+  if (gemm.nodes <= kThreads) return SortFewNodes<kThreads>(gemm, order, reinterpret_cast<int32_t*>(&scratch));
   constexpr int kWarps = kThreads / 32;
   const int nodes = static_cast<int>(gemm.nodes), thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int share = (nodes + kThreads - 1) / kThreads * 32, begin = warp * share, end = min(begin + share, nodes);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <type_traits>
 
 #include "hopper/cell_kernel.h"
@@ -28,25 +30,35 @@ gpu::Status LaunchKernel(const gpu::LaunchSite& site, TapPlan plan, int multipro
   return gpu::Launch<kKernel, kSharedBytes>(site, blocks, Shape::kThreads, plan);
 }
 
-// The same for clusters of blocks.
+// The same for clusters of blocks: as many as find room at once, which a device's faults decide. Results do not depend on
+// it.
 template <typename Shape, auto kKernel>
 gpu::Status LaunchClusters(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
-  const int64_t clusters = std::min(plan.tiles, ClustersAtOnce(Shape::kCluster, multiprocessors));
-  plan.row_of_blocks = static_cast<int32_t>(clusters);
-  plan.sorts = Sorts<Shape>(plan, multiprocessors);
+  constexpr int kDevices = 64;
+  static std::atomic<int> known[kDevices] = {};
   KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<kKernel, Shape::kSharedBytes>(site, 0, Shape::kThreads, plan)));
-  if (site.prepare) return {};
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = Shape::kCluster;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = Shape::kCluster;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * Shape::kCluster));
+  config.gridDim = dim3(Shape::kCluster);
   config.blockDim = dim3(Shape::kThreads);
   config.dynamicSmemBytes = Shape::kSharedBytes;
   config.stream = site.stream;
-  config.attrs = &attribute;
+  config.attrs = &cluster;
   config.numAttrs = 1;
+  int at_once = site.device < kDevices ? known[site.device].load(std::memory_order_relaxed) : 0;
+  if (at_once == 0) {
+    KNNCONV_GPU_CHECK(cudaOccupancyMaxActiveClusters(&at_once, reinterpret_cast<const void*>(kKernel), &config));
+    if (at_once == 0) return {cudaErrorInvalidConfiguration, __FILE__, __LINE__, "a cluster finds room"};
+    if (site.device < kDevices) known[site.device].store(at_once, std::memory_order_relaxed);
+  }
+  if (site.prepare) return {};
+  const int64_t row = std::min<int64_t>({plan.tiles, at_once, multiprocessors / Shape::kCluster});
+  plan.row_of_blocks = static_cast<int32_t>(row);
+  plan.sorts = Sorts<Shape>(plan, multiprocessors);
+  config.gridDim.x = static_cast<unsigned>((plan.tiles == row ? row : at_once / row * row) * Shape::kCluster);
   KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, kKernel, plan));
   return {};
 }
@@ -80,6 +92,9 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
   }
   if constexpr (kTransposed) {
     if (form.split == 2) {
+      if (form.columns == 128) {
+        return LaunchShape<TapShape<T, true, Source::kBoxes, 1, 1, 128, false, 2>>(site, plan, multiprocessors);
+      }
       return form.columns == 192
                  ? LaunchShape<TapShape<T, true, Source::kBoxes, 1, 2, 192, false, 2>>(site, plan, multiprocessors)
                  : LaunchShape<TapShape<T, true, Source::kBoxes, 1, 2, 256, false, 2>>(site, plan, multiprocessors);

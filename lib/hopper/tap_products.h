@@ -25,7 +25,7 @@ class Consumer {
       if (walk_.IsEmpty(tile)) continue;
       const RowEnd end = Multiply();
       if (Shape::kSource == Source::kBoxes && end.unwritten) continue;
-      if constexpr (Shape::kSplit > 1) split.Add(sums_[0], &place_);
+      if constexpr (Shape::kSplit > 1) split.Add(sums_, &place_);
       writer_.Write(tile, sums_, end.unwritten, end.dead);
     }
     writer_.Finish();

@@ -21,9 +21,9 @@ template <typename Shape>
 struct SplitColumns {
   static constexpr int kWidth = 64, kCount = Shape::kColumns / kWidth, kOthers = Shape::kSplit - 1;
   static constexpr int kOfBlock = (kCount + Shape::kSplit - 1) / Shape::kSplit;  // the last may have fewer
-  static constexpr int kSums = kWidth / 2;                                       // of a thread
-  static constexpr int kThreads = 128 * Shape::kConsumers, kBytes = kThreads * kSums * 4;
-  static_assert(Shape::kBlocks == 1 && Shape::kColumns % kWidth == 0 && (Shape::kSplit - 1) * kOfBlock < kCount);
+  static constexpr int kSums = kWidth / 2;  // of a thread, in each of its blocks of rows
+  static constexpr int kThreads = 128 * Shape::kConsumers, kBytes = Shape::kBlocks * kThreads * kSums * 4;
+  static_assert(Shape::kColumns % kWidth == 0 && (Shape::kSplit - 1) * kOfBlock < kCount);
   static_assert(kBytes <= Shape::kStageBytes && kOfBlock * kOthers <= Shape::kStages);
 
   KNNCONV_HOST_DEVICE static constexpr int OwnerOf(int column) { return column / kOfBlock; }
@@ -61,42 +61,49 @@ KNNCONV_DEVICE void OpenStages(const Pipe<Shape>& pipe, int rank, uint32_t tiles
 template <typename Shape>
 class SplitSums {
   using Columns = SplitColumns<Shape>;
+  using Sums = float[Shape::kBlocks][Shape::kColumns / 2];
 
  public:
   KNNCONV_DEVICE SplitSums(const Pipe<Shape>& pipe, int rank) : pipe_(pipe), rank_(rank) {}
 
   // Sends what belongs to other blocks, and adds theirs to the sums of this one's columns; `place` is behind the tile's
   // last step.
-  KNNCONV_DEVICE void Add(float (&sums)[Shape::kColumns / 2], typename Pipe<Shape>::Place* place) {
+  KNNCONV_DEVICE void Add(Sums& sums, typename Pipe<Shape>::Place* place) {
 #pragma unroll
     for (int column = 0; column < Columns::kCount; ++column) {
-      if (Columns::OwnerOf(column) != rank_) Send(column, sums + column * Columns::kSums);
+      if (Columns::OwnerOf(column) != rank_) Send(column, sums);
     }
 #pragma unroll
     for (int column = 0; column < Columns::kCount; ++column) {
-      if (Columns::OwnerOf(column) == rank_) Receive(sums + column * Columns::kSums, place);
+      if (Columns::OwnerOf(column) == rank_) Receive(column, sums, place);
     }
     if (threadIdx.x % 32 == 0) pipe_.Meeting().added.Arrive();
     parity_ ^= 1;
   }
 
  private:
-  // A thread's sums lie four by four, those of all threads side by side.
-  KNNCONV_DEVICE static int Offset(int i) { return (i / 4 * Columns::kThreads + static_cast<int>(threadIdx.x)) * 16; }
+  // A thread's sums of 64 columns lie four by four, those of all threads side by side.
+  static constexpr int kFours = Shape::kBlocks * Columns::kSums / 4;
+  KNNCONV_DEVICE static int Offset(int four) { return (four * Columns::kThreads + static_cast<int>(threadIdx.x)) * 16; }
+  KNNCONV_DEVICE static float* Four(Sums& sums, int column, int four) {
+    constexpr int kOfRows = Columns::kSums / 4;
+    return sums[four / kOfRows] + column * Columns::kSums + four % kOfRows * 4;
+  }
 
-  KNNCONV_DEVICE void Send(int column, const float* sums) const {
+  KNNCONV_DEVICE void Send(int column, Sums& sums) const {
     const int owner = Columns::OwnerOf(column);
     pipe_.Meeting().open[owner].WaitForPeers(parity_);
     int stage = static_cast<int>(pipe_.Meeting().first_stage[owner]) + Columns::PlaceOf(column, rank_);
     if (stage >= Shape::kStages) stage -= Shape::kStages;
     const uint32_t to = PeerAddress(pipe_.A(stage), owner), full = PeerAddress(&pipe_.Full(stage), owner);
 #pragma unroll
-    for (int i = 0; i < Columns::kSums; i += 4) {
-      StorePeerCounted(to + Offset(i), sums[i], sums[i + 1], sums[i + 2], sums[i + 3], full);
+    for (int i = 0; i < kFours; ++i) {
+      const float* four = Four(sums, column, i);
+      StorePeerCounted(to + Offset(i), four[0], four[1], four[2], four[3], full);
     }
   }
 
-  KNNCONV_DEVICE void Receive(float* sums, typename Pipe<Shape>::Place* place) const {
+  KNNCONV_DEVICE void Receive(int column, Sums& sums, typename Pipe<Shape>::Place* place) const {
     const char* from[Columns::kOthers];
     int stage[Columns::kOthers];
 #pragma unroll
@@ -107,8 +114,9 @@ class SplitSums {
       place->Advance();
     }
 #pragma unroll
-    for (int i = 0; i < Columns::kSums; i += 4) {
-      const float4 own = make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
+    for (int i = 0; i < kFours; ++i) {
+      float* four = Four(sums, column, i);
+      const float4 own = make_float4(four[0], four[1], four[2], four[3]);
       float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
       for (int block = 0; block < Shape::kSplit; ++block) {
@@ -118,10 +126,10 @@ class SplitSums {
         if (block > 0 && block > rank_) part = At(from[block > 0 ? block - 1 : 0], i);
         sum = block == 0 ? part : make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
       }
-      sums[i] = sum.x;
-      sums[i + 1] = sum.y;
-      sums[i + 2] = sum.z;
-      sums[i + 3] = sum.w;
+      four[0] = sum.x;
+      four[1] = sum.y;
+      four[2] = sum.z;
+      four[3] = sum.w;
     }
     __syncwarp();
 #pragma unroll
@@ -130,8 +138,8 @@ class SplitSums {
     }
   }
 
-  KNNCONV_DEVICE static float4 At(const char* stage, int i) {
-    return *reinterpret_cast<const float4*>(stage + Offset(i));
+  KNNCONV_DEVICE static float4 At(const char* stage, int four) {
+    return *reinterpret_cast<const float4*>(stage + Offset(four));
   }
 
   const Pipe<Shape>& pipe_;

@@ -107,7 +107,8 @@ double Time(Problem& p, const TileForm& form, bool hubs = false) {
 const TileForm kForms[] = {
     {Source::kBoxes, 128, 64},  {Source::kBoxes, 256, 64},  {Source::kBoxes, 128, 128},
     {Source::kBoxes, 256, 128}, {Source::kBoxes, 128, 192}, {Source::kBoxes, 128, 256},
-    {Source::kBoxes, 256, 256}, {Source::kBoxes, 128, 96},  {Source::kBoxes, 128, 192, false, 2}, {Source::kBoxes, 128, 256, false, 2},
+    {Source::kBoxes, 256, 256}, {Source::kBoxes, 128, 96},  {Source::kBoxes, 128, 128, false, 2},
+    {Source::kBoxes, 128, 192, false, 2}, {Source::kBoxes, 128, 256, false, 2},
     {Source::kBoxes, 128, 256, false, 4},
     {Source::kRows, 128, 64},   {Source::kRows, 128, 128},  {Source::kRows, 128, 256},
     {Source::kCells, 128, 64},  {Source::kCells, 128, 128}, {Source::kCells, 128, 256},
