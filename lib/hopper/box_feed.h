@@ -51,11 +51,7 @@ class BoxFeeder {
   KNNCONV_DEVICE void LoadTap(const TapTile& tile, int slot, StepNote note, int begin, int end, const LoadA& load_a) {
     for (int step = begin; step < end; ++step) {
       const int stage = place_.stage, channel = step * kStepDepth;
-      if constexpr (Shape::kPair) {
-        pipe_.Empty(stage).WaitForPeers(place_.parity ^ 1);
-      } else {
-        pipe_.Empty(stage).Wait(place_.parity ^ 1);
-      }
+      pipe_.Empty(stage).Wait(place_.parity ^ 1);
       StepNote own{false, false, 0, 0};
       if (step == end - 1) own = note;
       if constexpr (Shape::kResident) own.slot = static_cast<uint32_t>(slot);
@@ -103,11 +99,10 @@ class BoxFeeder {
 
   // The taps of a tile: entries [begin[box], begin[box] + count) of the table. Tables with lists of taps have tiles of
   // one node. Of a tile that blocks share, the first and the last tap may have some of their steps in another block.
-  static constexpr int kListed = Shape::kPair ? 2 : Shape::kBoxes;
   struct TapSpan {
     TapTile tile;
-    TableBox box[kListed];
-    int64_t begin[kListed];
+    TableBox box[Shape::kBoxes];
+    int64_t begin[Shape::kBoxes];
     int count;
     int first_step, end_step;  // of the first tap, and behind the last one's
     bool hub;
@@ -119,8 +114,8 @@ class BoxFeeder {
     const gpu::TapGemm& gemm = plan_.gemm;
     span.tile = walk_.Tile(turn);
 #pragma unroll
-    for (int i = 0; i < kListed; ++i) {
-      span.box[i] = walk_.ListedBox(span.tile, i);
+    for (int i = 0; i < Shape::kBoxes; ++i) {
+      span.box[i] = walk_.Box(span.tile, i);
       span.begin[i] = span.box[i].node * gemm.table.columns;
     }
     span.count = gemm.table.columns;
@@ -130,7 +125,7 @@ class BoxFeeder {
       span.hub = count > gpu::kHubTaps;
       span.count = span.hub ? 0 : static_cast<int>(count);
 #pragma unroll
-      for (int i = 0; i < kListed; ++i) span.begin[i] = begin;
+      for (int i = 0; i < Shape::kBoxes; ++i) span.begin[i] = begin;
     }
     span.first_step = 0;
     span.end_step = steps_;
@@ -152,7 +147,7 @@ class BoxFeeder {
 
   // A lane's tap among 32; the slot is gpu::kHole where it has none.
   struct LaneTap {
-    int32_t node[kListed];
+    int32_t node[Shape::kBoxes];
     int32_t slot;
   };
 
@@ -162,7 +157,7 @@ class BoxFeeder {
     LaneTap tap;
     tap.slot = gpu::kHole;
 #pragma unroll
-    for (int i = 0; i < kListed; ++i) {
+    for (int i = 0; i < Shape::kBoxes; ++i) {
       tap.node[i] = gpu::kHole;
       if (at >= span.count || span.box[i].node >= gemm.nodes) continue;
       tap.node[i] = gemm.table.sources[span.begin[i] + at];
@@ -193,7 +188,7 @@ class BoxFeeder {
         bool live = false;
         if (static_cast<uint32_t>(tap.slot) < static_cast<uint32_t>(plan_.gemm.slots)) {
 #pragma unroll
-          for (int i = 0; i < kListed; ++i) {
+          for (int i = 0; i < Shape::kBoxes; ++i) {
             if (!gpu::IsRow(tap.node[i], plan_.gemm.source_rows)) {
               tap.node[i] = gpu::kHole;
             } else {
@@ -206,14 +201,13 @@ class BoxFeeder {
           if (holds && lane_ == 0) LoadTableTap(span, held, held_at, {false, false, 0, 0});
           const int from = __ffs(static_cast<int>(left)) - 1;
 #pragma unroll
-          for (int i = 0; i < kListed; ++i) held.node[i] = __shfl_sync(kAllLanes, tap.node[i], from);
+          for (int i = 0; i < Shape::kBoxes; ++i) held.node[i] = __shfl_sync(kAllLanes, tap.node[i], from);
           held.slot = __shfl_sync(kAllLanes, tap.slot, from);
           held_at = first - kWarp + from;
           holds = true;
         }
       } while (first < span.count);
       if (plan_.gemm.zero_empty_rows) alive = __reduce_or_sync(kAllLanes, alive);
-      if constexpr (Shape::kPair) alive >>= walk_.rank();
       const uint32_t dead = plan_.gemm.zero_empty_rows ? ~alive & ((1u << Shape::kBoxes) - 1) : 0;
       if (lane_ == 0) LoadTableTap(span, held, held_at, {true, span.hub, dead, 0});
       if constexpr (Shape::kSplit > 1) {
@@ -229,10 +223,7 @@ class BoxFeeder {
     LoadTap(span.tile, tap.slot, note, begin, end, [&](char* to, Barrier* full, int channel) {
 #pragma unroll
       for (int i = 0; i < Shape::kBoxes; ++i) {
-        const bool second = Shape::kPair && walk_.rank() == 1;
-        const int32_t node = second ? tap.node[kListed - 1] : tap.node[i];
-        const int first = second ? span.box[kListed - 1].first : span.box[i].first;
-        LoadBox(to + i * kBoxRows * kStepDepth * 2, &plan_.source[0], full, channel, node, first);
+        LoadBox(to + i * kBoxRows * kStepDepth * 2, &plan_.source[0], full, channel, tap.node[i], span.box[i].first);
       }
     });
   }

@@ -24,8 +24,7 @@ struct CellShape {
   using T = gpu::BFloat;
   static constexpr Source kSource = Source::kCells;
   static constexpr bool kTransposed = true, kResident = false;
-  static constexpr int kSplit = 1, kCluster = 1;
-  static constexpr bool kPair = false;
+  static constexpr int kSplit = 1;
   static constexpr int kBoxes = 1, kConsumers = 2, kColumns = kColumnCount, kRows = kBoxRows;
   static constexpr int kBlocks = 1, kTeams = 1, kBlocksOfMultiprocessor = 1;
   static constexpr int kConsumerThreads = 256, kProducerThreads = 128, kThreads = 384;

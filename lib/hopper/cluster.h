@@ -45,15 +45,4 @@ KNNCONV_DEVICE void StorePeerCounted(uint32_t to, float a, float b, float c, flo
       : "memory");
 }
 
-// LoadBox to the same place in each block of the cluster that has its bit in `blocks`; a barrier at the same place in
-// each counts its bytes.
-KNNCONV_DEVICE void LoadBoxForPeers(void* to, const CUtensorMap* map, Barrier* barrier, uint16_t blocks, int c0, int c1,
-                                    int c2) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(SharedAddress(to)),
-      "l"(map), "r"(SharedAddress(barrier)), "r"(c0), "r"(c1), "r"(c2), "h"(blocks)
-      : "memory");
-}
-
 }  // namespace knnconv::hopper

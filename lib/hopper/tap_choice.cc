@@ -34,8 +34,6 @@ constexpr FormCost kBoxForms[] = {
     {{Source::kBoxes, 128, 256}, {0.71, 3.3}, {0.56, 5.1}},
     {{Source::kBoxes, 128, 128, false, 2}, {0.82, 5.1}, {}},
     {{Source::kBoxes, 128, 192, false, 2}, {0.64, 2.8}, {}},
-    {{Source::kBoxes, 128, 256, false, 2}, {0.71, 5.3}, {}},
-    {{Source::kBoxes, 128, 256, false, 4}, {0.71, 6.3}, {}},
 };
 constexpr double kAlone = 0.7;  // a tile alone on a multiprocessor, of the time of two that share it
 
@@ -69,7 +67,7 @@ double Microseconds(const gpu::TapGemm& gemm, const FormCost& cost, const TapFor
   const int64_t class_count = std::max<int64_t>(form.classes.count, 1);
   const int64_t tiles = class_count * RowTiles(gemm, form) * CeilDiv(gemm.columns, tile.columns);
   const bool pairs = tile.rows == kBoxRows && tile.columns <= 128;  // two on a multiprocessor
-  const int64_t alone = tile.split > 1 ? ClustersAtOnce(tile.split, static_cast<int>(multiprocessors)) : multiprocessors;
+  const int64_t alone = multiprocessors / tile.split;
   const int64_t at_once = pairs ? 2 * alone : alone, left = tiles % at_once;
   const double last_round = left == 0 ? 0.0 : pairs && left <= alone ? kAlone : 1.0;
   const TileCost& of = gemm.kind == gpu::Taps::kWindow ? cost.pixels : cost.table;
@@ -132,12 +130,6 @@ bool CanStay(const gpu::TapGemm& gemm) {
 bool HasTile96(const gpu::TapGemm& gemm) { return gemm.transposed && gemm.columns <= 96; }
 
 bool CanSplit(const gpu::TapGemm& gemm) { return gemm.kind == gpu::Taps::kSources; }
-
-// A cluster's blocks lie on multiprocessors of one group, of which some are left over: on an H200, 66 twos find room, and
-// 30 fours.
-int64_t ClustersAtOnce(int blocks, int multiprocessors) {
-  return blocks <= 2 ? multiprocessors / blocks : (multiprocessors - multiprocessors / 11) / blocks;
-}
 
 // Whole tiles of boxes where nodes differ in their slots, since a tile has one slot at a time.
 int32_t Parts(const gpu::TapGemm& gemm, const TileForm& tile) {

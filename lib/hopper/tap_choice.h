@@ -21,8 +21,7 @@ enum class Source {
 // A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns, or 96 where
 // the weight is transposed and has as many or less. kRows and kCells: 128 rows and 64, 128 or 256 columns; for tables
 // alone. resident: all weights stay in shared memory; kBoxes, 128 rows and 64 columns, where CanStay. split: blocks, of
-// one cluster, that share the steps of a tile; kBoxes of 128 rows, where CanSplit: 2 with 128 or 192 columns, 2 or 4
-// with 256.
+// one cluster, that share the steps of a tile: 2 with kBoxes, 128 rows and 128 or 192 columns, where CanSplit.
 struct TileForm {
   Source source;
   int rows, columns;
@@ -39,17 +38,11 @@ struct TapForm {
 // Whether all weights fit into shared memory.
 bool CanStay(const gpu::TapGemm& gemm);
 
-// Whether two blocks, of one cluster, have half of the tile's rows each and load each other's weights.
-inline bool IsPair(const TileForm& tile) { return tile.rows == 2 * kBoxRows && tile.columns == 256; }
-
 // Whether there are tiles of 96 columns.
 bool HasTile96(const gpu::TapGemm& gemm);
 
 // Whether there are kernels that split tiles: for the lists of a source order.
 bool CanSplit(const gpu::TapGemm& gemm);
-
-// Clusters that run at once where each of their blocks has a multiprocessor, or so.
-int64_t ClustersAtOnce(int blocks, int multiprocessors);
 
 // Copies of kBoxRows that cover a node's batch.
 int32_t Parts(const gpu::TapGemm& gemm, const TileForm& tile);

@@ -12,12 +12,12 @@ namespace {
 
 using gpu::CeilDiv;
 
-BoxMap WeightMap(const gpu::TapGemm& gemm, const TileForm& tile) {
+BoxMap WeightMap(const gpu::TapGemm& gemm, int tile_columns) {
   const auto depth = static_cast<uint64_t>(gemm.depth), columns = static_cast<uint64_t>(gemm.columns);
   BoxMap map{gemm.compute_type, gemm.weight, 3, {columns, depth, static_cast<uint64_t>(gemm.slots)}, {}, {64, 64, 1}};
   if (gemm.transposed) {
     std::swap(map.size[0], map.size[1]);
-    map.box[1] = static_cast<uint32_t>(IsPair(tile) ? tile.columns / 2 : tile.columns);
+    map.box[1] = static_cast<uint32_t>(tile_columns);
   }
   map.stride[0] = 2 * map.size[0];
   map.stride[1] = 2 * depth * columns;
@@ -74,11 +74,11 @@ gpu::Status MakePlan(const gpu::TapGemm& gemm, const TapForm& form, TapPlan* pla
   plan->column_tiles = static_cast<int32_t>(CeilDiv(gemm.columns, tile.columns));
   plan->row_tiles = RowTiles(gemm, form);
   plan->tiles = std::max<int64_t>(form.classes.count, 1) * plan->row_tiles * plan->column_tiles;
-  KNNCONV_GPU_RETURN_IF_ERROR(Encode(WeightMap(gemm, tile), &plan->weight));
+  KNNCONV_GPU_RETURN_IF_ERROR(Encode(WeightMap(gemm, tile.columns), &plan->weight));
   if (plan->stores != Stores::kRows) KNNCONV_GPU_RETURN_IF_ERROR(Encode(OutMap(gemm, plan->stores), &plan->out));
   for (int i = 0; i < form.classes.count; ++i) {
     plan->classes[i] = form.classes.of[i];
-    KNNCONV_GPU_RETURN_IF_ERROR(Encode(PixelMapOf(gemm, plan->classes[i], IsPair(tile) ? kBoxRows : tile.rows), &plan->source[i]));
+    KNNCONV_GPU_RETURN_IF_ERROR(Encode(PixelMapOf(gemm, plan->classes[i], tile.rows), &plan->source[i]));
   }
   if (tile.source != Source::kBoxes || gemm.kind == gpu::Taps::kWindow) return {};
   return Encode(TableMap(gemm), &plan->source[0]);

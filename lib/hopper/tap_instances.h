@@ -30,19 +30,19 @@ gpu::Status LaunchKernel(const gpu::LaunchSite& site, TapPlan plan, int multipro
   return gpu::Launch<kKernel, kSharedBytes>(site, blocks, Shape::kThreads, plan);
 }
 
-// The same for clusters of blocks: as many as find room at once, which a device's faults decide. Results do not depend on
-// it.
+// The same for tiles that the blocks of a cluster share. As many clusters as find room at once, which depends on where a
+// device has its multiprocessors; results do not.
 template <typename Shape, auto kKernel>
-gpu::Status LaunchClusters(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
+gpu::Status LaunchSplit(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
   constexpr int kDevices = 64;
   static std::atomic<int> known[kDevices] = {};
   KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<kKernel, Shape::kSharedBytes>(site, 0, Shape::kThreads, plan)));
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = Shape::kCluster;
+  cluster.val.clusterDim.x = Shape::kSplit;
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(Shape::kCluster);
+  config.gridDim = dim3(Shape::kSplit);
   config.blockDim = dim3(Shape::kThreads);
   config.dynamicSmemBytes = Shape::kSharedBytes;
   config.stream = site.stream;
@@ -55,18 +55,18 @@ gpu::Status LaunchClusters(const gpu::LaunchSite& site, TapPlan plan, int multip
     if (site.device < kDevices) known[site.device].store(at_once, std::memory_order_relaxed);
   }
   if (site.prepare) return {};
-  const int64_t row = std::min<int64_t>({plan.tiles, at_once, multiprocessors / Shape::kCluster});
+  const int64_t row = std::min<int64_t>({plan.tiles, at_once, multiprocessors / Shape::kSplit});
   plan.row_of_blocks = static_cast<int32_t>(row);
   plan.sorts = Sorts<Shape>(plan, multiprocessors);
-  config.gridDim.x = static_cast<unsigned>((plan.tiles == row ? row : at_once / row * row) * Shape::kCluster);
+  config.gridDim.x = static_cast<unsigned>((plan.tiles == row ? row : at_once / row * row) * Shape::kSplit);
   KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, kKernel, plan));
   return {};
 }
 
 template <typename Shape>
 gpu::Status LaunchShape(const gpu::LaunchSite& site, const TapPlan& plan, int multiprocessors) {
-  if constexpr (Shape::kCluster > 1) {
-    return LaunchClusters<Shape, TapKernel<Shape>>(site, plan, multiprocessors);
+  if constexpr (Shape::kSplit > 1) {
+    return LaunchSplit<Shape, TapKernel<Shape>>(site, plan, multiprocessors);
   } else {
     return LaunchKernel<Shape, TapKernel<Shape>, Shape::kSharedBytes>(site, plan, multiprocessors);
   }
@@ -92,15 +92,9 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
   }
   if constexpr (kTransposed) {
     if (form.split == 2) {
-      if (form.columns == 128) {
-        return LaunchShape<TapShape<T, true, Source::kBoxes, 1, 1, 128, false, 2>>(site, plan, multiprocessors);
-      }
-      return form.columns == 192
-                 ? LaunchShape<TapShape<T, true, Source::kBoxes, 1, 2, 192, false, 2>>(site, plan, multiprocessors)
-                 : LaunchShape<TapShape<T, true, Source::kBoxes, 1, 2, 256, false, 2>>(site, plan, multiprocessors);
-    }
-    if (form.split == 4) {
-      return LaunchShape<TapShape<T, true, Source::kBoxes, 1, 2, 256, false, 4>>(site, plan, multiprocessors);
+      return form.columns == 128
+                 ? LaunchShape<TapShape<T, true, Source::kBoxes, 1, 1, 128, false, 2>>(site, plan, multiprocessors)
+                 : LaunchShape<TapShape<T, true, Source::kBoxes, 1, 2, 192, false, 2>>(site, plan, multiprocessors);
     }
     if (form.source == Source::kBoxes && form.columns == 96) {
       return LaunchShape<TapShape<T, true, Source::kBoxes, 1, 1, 96>>(site, plan, multiprocessors);
@@ -115,9 +109,6 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
       default:
         return LaunchShape<TapShape<T, kTransposed, Source::kRows, 1, 2, 256>>(site, plan, multiprocessors);
     }
-  }
-  if (form.rows == 2 * kBoxRows && form.columns == 256) {
-    return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 2, 256, false, 1, true>>(site, plan, multiprocessors);
   }
   if (form.rows == 2 * kBoxRows) {
     return form.columns == 64

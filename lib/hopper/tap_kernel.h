@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
     for (int i = 0; i < Shape::kTeams; ++i) Pipe<Shape>(shared, i).Init();
   }
   __syncthreads();
-  if constexpr (Shape::kCluster > 1) SyncCluster();
+  if constexpr (Shape::kSplit > 1) SyncCluster();
   LaunchDependents();  // sums of hubs, which find room when the first blocks end
   const TileWalk<Shape> walk(plan, pipe.Order(), team);
   if (thread < kConsumers) {
@@ -52,10 +52,6 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
     } else if (team < Shape::kTeams) {
       BoxFeeder<Shape>(plan, pipe, walk).Run();
     }
-  }
-  if constexpr (Shape::kPair) {  // the other block arrives at this one's barriers
-    __syncwarp();
-    SyncCluster();
   }
 }
 

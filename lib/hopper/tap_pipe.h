@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "hopper/cluster.h"
+#include "hopper/ptx.h"
 #include "hopper/tap_plan.h"
 
 namespace knnconv::hopper {
@@ -71,7 +71,7 @@ class Pipe {
     if (IsFirst()) Resident().Init(1);
     for (int i = 0; i < Shape::kStages; ++i) {
       Full(i).Init(Shape::kSource == Source::kBoxes ? 1 : kRowArrivals);
-      Empty(i).Init(4 * Shape::kConsumers * (Shape::kPair ? 2 : 1));
+      Empty(i).Init(4 * Shape::kConsumers);
     }
     if constexpr (Shape::kSplit > 1) {
       for (Barrier& open : Meeting().open) open.Init(1);
@@ -124,21 +124,10 @@ class Pipe {
   char* base_;  // of the team
 };
 
-// Loads B of a step: 64 rows of the slot's matrix from `channel` on, or of its transpose. Each block of a pair loads half
-// of the columns, for both.
+// Loads B of a step: 64 rows of the slot's matrix from `channel` on, or of its transpose.
 template <typename Shape>
 KNNCONV_DEVICE void LoadWeights(const TapPlan& plan, char* to, Barrier* full, int first_column, int channel, int slot) {
-  if constexpr (Shape::kPair) {
-    constexpr int kHalf = Shape::kColumns / 2, kWidth = Shape::kTransposed ? kHalf : 64;
-    constexpr uint16_t kBoth = 3;
-    const int begin = ClusterRank() * kHalf;
-#pragma unroll
-    for (int j = 0; j < kHalf; j += kWidth) {
-      const int column = begin + j, c0 = Shape::kTransposed ? channel : first_column + column;
-      LoadBoxForPeers(to + column * kStepDepth * 2, &plan.weight, full, kBoth, c0,
-                      Shape::kTransposed ? first_column + column : channel, slot);
-    }
-  } else if constexpr (Shape::kTransposed) {
+  if constexpr (Shape::kTransposed) {
     LoadBox(to, &plan.weight, full, channel, first_column, slot);
   } else {
 #pragma unroll

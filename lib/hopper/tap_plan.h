@@ -38,12 +38,10 @@ struct TapPlan {
 // tiles of its own, and all slots' matrices lie in shared memory from start to end: a third less to load for tiles of
 // 64 columns, which loads bound.
 template <typename Element, bool kIsTransposed, Source kFrom, int kBoxCount, int kConsumerCount, int kColumnCount,
-          bool kIsResident = false, int kBlocksOfTile = 1, bool kIsPair = false>
+          bool kIsResident = false, int kBlocksOfTile = 1>
 struct TapShape {
   using T = Element;
-  static constexpr int kSplit = kBlocksOfTile;
-  static constexpr bool kPair = kIsPair;
-  static constexpr int kCluster = kPair ? 2 : kSplit;
+  static constexpr int kSplit = kBlocksOfTile;  // of one cluster
   static constexpr bool kTransposed = kIsTransposed, kResident = kIsResident;
   static constexpr Source kSource = kFrom;
   static constexpr int kBoxes = kBoxCount, kConsumers = kConsumerCount, kColumns = kColumnCount;

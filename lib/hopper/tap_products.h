@@ -100,12 +100,7 @@ class Consumer {
   }
 
   KNNCONV_DEVICE void Release(int stage) const {
-    if (lane_ != 0) return;
-    if constexpr (Shape::kPair) {  // each block's producer writes to both
-      for (int block = 0; block < 2; ++block) ArriveAtPeer(PeerAddress(&pipe_.Empty(stage), block));
-    } else {
-      pipe_.Empty(stage).Arrive();
-    }
+    if (lane_ == 0) pipe_.Empty(stage).Arrive();
   }
 
   const Pipe<Shape>& pipe_;

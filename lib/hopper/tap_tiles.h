@@ -43,13 +43,13 @@ class TileWalk {
  public:
   // `order` is where the node stands that comes at each place, if the plan sorts nodes.
   KNNCONV_DEVICE TileWalk(const TapPlan& plan, const uint16_t* order, int team)
-      : plan_(plan), order_(order), place_(blockIdx.x / Shape::kCluster % plan.row_of_blocks),
-        row_(blockIdx.x / Shape::kCluster / plan.row_of_blocks * Shape::kTeams + team),
-        rows_(gridDim.x / Shape::kCluster / plan.row_of_blocks * Shape::kTeams) {}
+      : plan_(plan), order_(order), place_(blockIdx.x / Shape::kSplit % plan.row_of_blocks),
+        row_(blockIdx.x / Shape::kSplit / plan.row_of_blocks * Shape::kTeams + team),
+        rows_(gridDim.x / Shape::kSplit / plan.row_of_blocks * Shape::kTeams) {}
 
-  // Of the block in its cluster.
+  // Of the block, among those that share its tiles.
   KNNCONV_DEVICE static int rank() {
-    if constexpr (Shape::kCluster > 1) return ClusterRank();
+    if constexpr (Shape::kSplit > 1) return ClusterRank();
     return 0;
   }
 
@@ -60,21 +60,19 @@ class TileWalk {
   KNNCONV_DEVICE TapTile Tile(int64_t turn) const {
     const gpu::Split columns = gpu::Divide(Index(turn), plan_.column_tiles);
     const gpu::Split rows = gpu::Divide(columns.quotient, plan_.row_tiles);
-    const int64_t row_tile = Shape::kPair ? 2 * rows.remainder + rank() : rows.remainder;
-    return {row_tile, static_cast<int>(rows.quotient), static_cast<int>(columns.remainder) * Shape::kColumns};
+    return {rows.remainder, static_cast<int>(rows.quotient), static_cast<int>(columns.remainder) * Shape::kColumns};
   }
 
-  // Classes differ in their pixels, so some have fewer tiles than others. Of a pair, both blocks' are, or none.
+  // Classes differ in their pixels, so some have fewer tiles than others.
   KNNCONV_DEVICE bool IsEmpty(const TapTile& tile) const {
-    const int64_t first = Shape::kPair ? tile.row_tile - rank() : tile.row_tile;
-    return plan_.gemm.kind == gpu::Taps::kWindow && first * Shape::kRows >= PixelsOf(plan_.classes[tile.pixel_class]);
+    return plan_.gemm.kind == gpu::Taps::kWindow &&
+           tile.row_tile * Shape::kRows >= PixelsOf(plan_.classes[tile.pixel_class]);
   }
 
-  KNNCONV_DEVICE TableBox Box(const TapTile& tile, int box) const { return BoxAt(tile.row_tile * Shape::kBoxes + box); }
-
-  // A box of the tile, or of the pair's, whose blocks walk over the taps of both.
-  KNNCONV_DEVICE TableBox ListedBox(const TapTile& tile, int box) const {
-    return BoxAt(Shape::kPair ? tile.row_tile - rank() + box : tile.row_tile * Shape::kBoxes + box);
+  KNNCONV_DEVICE TableBox Box(const TapTile& tile, int box) const {
+    const gpu::Split part = gpu::Divide(tile.row_tile * Shape::kBoxes + box, plan_.parts);
+    const int64_t node = plan_.sorts ? order_[part.quotient] : part.quotient;
+    return {node, static_cast<int>(part.remainder) * kBoxRows};
   }
 
   // The row of the result that row `row` of the tile is.
@@ -108,12 +106,6 @@ class TileWalk {
   }
 
  private:
-  KNNCONV_DEVICE TableBox BoxAt(int64_t index) const {
-    const gpu::Split part = gpu::Divide(index, plan_.parts);
-    const int64_t node = plan_.sorts && part.quotient < plan_.gemm.nodes ? order_[part.quotient] : part.quotient;
-    return {node, static_cast<int>(part.remainder) * kBoxRows};
-  }
-
   KNNCONV_DEVICE int64_t Index(int64_t turn) const {
     const int64_t row = turn * rows_ + row_;
     return row * plan_.row_of_blocks + (row % 2 == 0 ? place_ : plan_.row_of_blocks - 1 - place_);

@@ -107,9 +107,7 @@ double Time(Problem& p, const TileForm& form, bool hubs = false) {
 const TileForm kForms[] = {
     {Source::kBoxes, 128, 64},  {Source::kBoxes, 256, 64},  {Source::kBoxes, 128, 128},
     {Source::kBoxes, 256, 128}, {Source::kBoxes, 128, 192}, {Source::kBoxes, 128, 256},
-    {Source::kBoxes, 256, 256}, {Source::kBoxes, 128, 96},  {Source::kBoxes, 128, 128, false, 2},
-    {Source::kBoxes, 128, 192, false, 2}, {Source::kBoxes, 128, 256, false, 2},
-    {Source::kBoxes, 128, 256, false, 4},
+    {Source::kBoxes, 128, 96},  {Source::kBoxes, 128, 128, false, 2}, {Source::kBoxes, 128, 192, false, 2},
     {Source::kRows, 128, 64},   {Source::kRows, 128, 128},  {Source::kRows, 128, 256},
     {Source::kCells, 128, 64},  {Source::kCells, 128, 128}, {Source::kCells, 128, 256},
     {Source::kBoxes, 128, 64, true},
@@ -131,7 +129,7 @@ std::vector<char> Bytes(const Problem& p) {
 }
 
 const char* Name(const TileForm& form) {
-  if (form.split > 1) return form.split == 2 ? "2 blocks " : "4 blocks ";
+  if (form.split > 1) return "split ";
   if (form.source == Source::kCells) return "cells ";
   return form.source == Source::kRows ? "rows " : form.resident ? "resident " : "";
 }
