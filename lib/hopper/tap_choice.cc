@@ -37,7 +37,9 @@ constexpr FormCost kBoxForms[] = {
 };
 constexpr double kAlone = 0.7;  // a tile alone on a multiprocessor, of the time of two that share it
 
+// Whether there are such tiles, and less than 64 of their columns do not exist.
 bool HasForm(const gpu::TapGemm& gemm, const TileForm& tile) {
+  if (tile.columns > 64 && tile.columns - gemm.columns >= 64) return false;
   return (tile.columns != 96 || HasTile96(gemm)) && (tile.split == 1 || CanSplit(gemm));
 }
 
@@ -127,7 +129,7 @@ bool CanStay(const gpu::TapGemm& gemm) {
   return gemm.depth <= kStepDepth && gemm.columns <= 64 && gemm.slots <= kResidentSlots;
 }
 
-bool HasTile96(const gpu::TapGemm& gemm) { return gemm.transposed && gemm.columns <= 96; }
+bool HasTile96(const gpu::TapGemm& gemm) { return gemm.transposed && gemm.columns > 64 && gemm.columns <= 96; }
 
 bool CanSplit(const gpu::TapGemm& gemm) { return gemm.kind == gpu::Taps::kSources; }
 

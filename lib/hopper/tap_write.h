@@ -56,22 +56,17 @@ class TileWriter {
         using Columns = SplitColumns<Shape>;
         if (Columns::OwnerOf(first / Columns::kWidth) != walk_.rank()) continue;
       }
+      constexpr int kColumns = kLine < Shape::kColumns ? kLine : Shape::kColumns;
 #pragma unroll
       for (int block = 0; block < Shape::kBlocks; ++block) {
         char* results = NextResults();
-#pragma unroll
-        for (int j = 0; j < kLine / 8 && first + 8 * j < Shape::kColumns; ++j) {
-          const float2 bias = BiasAt(first_column + 8 * j + lane_ % 4 * 2);
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int row = 8 * h + lane_ / 4;
-            const bool is_dead = (dead >> (block * 16 + row) & 1) != 0;
-            const float* sum = sums[block] + (first / 8 + j) * 4 + h * 2;
-            const float low = is_dead ? 0.0f : sum[0] + bias.x, high = is_dead ? 0.0f : sum[1] + bias.y;
-            const int at = (8 * j + lane_ % 4 * 2) * static_cast<int>(sizeof(Out));
-            StorePair<Out>(Chunk(results, row, at / 16) + at % 16, low, high);
-          }
+        const int columns = Shape::kColumns - first < kColumns ? Shape::kColumns - first : kColumns;
+        if constexpr (sizeof(Out) == 2) {
+          GatherPacked<Out>(results, sums[block] + first / 2, first_column, columns);
+        } else {
+          GatherFloats(results, sums[block] + first / 2, first_column, columns);
         }
+        if (const uint32_t rows = dead >> block * 16 & 0xffff; rows != 0) ClearRows(results, rows);
         if (plan_.stores == Stores::kRows) {
           StoreRows<Out>(results, first_column, own_out_row, block);
         } else {
@@ -79,6 +74,46 @@ class TileWriter {
         }
       }
     }
+  }
+
+  // round(sums + bias) of 16 rows and `columns` columns, four matrices of 8 x 8 at a time.
+  template <typename Out>
+  KNNCONV_DEVICE void GatherPacked(char* results, const float* sums, int first_column, int columns) const {
+#pragma unroll
+    for (int j = 0; j < columns / 8; j += 2) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float2 bias = BiasAt(first_column + 8 * (j + k) + lane_ % 4 * 2);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float* sum = sums + (j + k) * 4 + h * 2;
+          pairs[2 * k + h] = Pack<Out>(sum[0] + bias.x, sum[1] + bias.y);
+        }
+      }
+      StoreMatrices(Chunk(results, lane_ % 16, j + lane_ / 16), pairs);
+    }
+  }
+
+  KNNCONV_DEVICE void GatherFloats(char* results, const float* sums, int first_column, int columns) const {
+#pragma unroll
+    for (int j = 0; j < columns / 8; ++j) {
+      const float2 bias = BiasAt(first_column + 8 * j + lane_ % 4 * 2);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float* sum = sums + j * 4 + h * 2;
+        const int row = 8 * h + lane_ / 4, at = (8 * j + lane_ % 4 * 2) * static_cast<int>(sizeof(float));
+        *reinterpret_cast<float2*>(Chunk(results, row, at / 16) + at % 16) = make_float2(sum[0] + bias.x, sum[1] + bias.y);
+      }
+    }
+  }
+
+  // Zeros in the lines that have a bit in `rows`.
+  KNNCONV_DEVICE void ClearRows(char* results, uint32_t rows) const {
+    __syncwarp();
+    if ((rows >> lane_ & 1) == 0) return;
+#pragma unroll
+    for (int chunk = 0; chunk < 8; ++chunk) *reinterpret_cast<uint4*>(Chunk(results, lane_, chunk)) = make_uint4(0, 0, 0, 0);
   }
 
   // Lines that no store reads any more.
@@ -130,11 +165,14 @@ class TileWriter {
   }
 
   template <typename Out>
-  KNNCONV_DEVICE static void StorePair(char* to, float low, float high) {
-    struct alignas(2 * sizeof(Out)) Pair {
-      Out low, high;
+  KNNCONV_DEVICE static uint32_t Pack(float low, float high) {
+    union {
+      Out pair[2];
+      uint32_t bits;
     };
-    *reinterpret_cast<Pair*>(to) = {gpu::FromFloat<Out>(low), gpu::FromFloat<Out>(high)};
+    pair[0] = gpu::FromFloat<Out>(low);
+    pair[1] = gpu::FromFloat<Out>(high);
+    return bits;
   }
 
   const TapPlan& plan_;

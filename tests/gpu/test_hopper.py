@@ -14,7 +14,8 @@ from gpu_problems import DENSE_SHAPES
 from jax_knnconv import _ffi
 
 # B, C, O, N, M, K, V (None: the column is the slot): rows one by one below a batch of 64, else boxes of 128. With 2
-# slots, cells have more taps than a thread sees at a time, and slots more than fit into a stage.
+# slots, cells have more taps than a thread sees at a time, and slots more than fit into a stage. In dinput, two blocks
+# share the lists of 30 and of 20 nodes, in tiles of 192 and 128 columns, and those of 300 nodes have tiles of 96.
 KNN_SHAPES = [
     (1, 64, 64, 300, 257, 27, None),
     (1, 72, 32, 300, 257, 27, 40),
@@ -27,6 +28,9 @@ KNN_SHAPES = [
     (128, 96, 160, 40, 17, 9, 9),
     (130, 40, 72, 25, 19, 40, None),
     (130, 40, 72, 25, 19, 40, 7),
+    (130, 192, 72, 30, 50, 9, None),
+    (200, 192, 136, 20, 40, 9, 7),
+    (64, 96, 64, 300, 260, 5, None),
     (300, 64, 136, 30, 11, 3, None),
 ]
 TYPES = [(F16, F16), (BF16, BF16), (F16, F32), (BF16, F32)]
@@ -94,16 +98,16 @@ def test_nothing_reads_what_holes_hide(batch):  # cases 8 to 10
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16])
-@pytest.mark.parametrize("batch", [1, 70])
-def test_hubs_are_left_to_their_own_sums(batch, dtype):
+@pytest.mark.parametrize(("batch", "channels"), [(1, 72), (70, 72), (70, 384)])  # two blocks share a batch of 70
+def test_hubs_are_left_to_their_own_sums(batch, channels, dtype):
     rng = np.random.default_rng(batch)
     counts = np.array([3, 256, 600, 0, 257, 1])
     owners, slots = np.repeat(np.arange(len(counts)), counts), rng.integers(0, 5, counts.sum())
     g = calls.normal(rng, (batch, len(owners), 64), dtype)
-    weight = calls.normal(rng, (5, 72, 64), dtype, 0.1)
+    weight = calls.normal(rng, (5, channels, 64), dtype, 0.1)
     orders = gpu_problems.hub_order(owners, slots, len(counts))
     dx = calls.knn_dinput(g, weight, orders, num_inputs=len(counts), out_dtype=F32, kernel="hopper")
-    exact, bound = np.zeros((2, batch, len(counts), 72))
+    exact, bound = np.zeros((2, batch, len(counts), channels))
     for slot in range(5):
         taps = slots == slot
         for target, transform in (exact, np.asarray), (bound, np.abs):

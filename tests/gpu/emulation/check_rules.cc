@@ -130,6 +130,27 @@ void CheckFamilies() {
   Require("no channels", Ask(nothing, kH200, Wanted(KernelFamily::kHopper)) == kTiles);
 }
 
+// Hopper's tile.
+hopper::TileForm HopperTile(const TapGemm& gemm) {
+  TapDecision decision;
+  RequireOk("Hopper's tile", ChooseTapGemm(gemm, kH200, Wanted(KernelFamily::kHopper), &decision));
+  return std::holds_alternative<hopper::TapForm>(decision) ? std::get<hopper::TapForm>(decision).tile : hopper::TileForm{};
+}
+
+void CheckHopperTiles() {
+  Require("long lists of few nodes", HopperTile(Sources(128, 60, 60, 9, 256, 384)).split == 2);
+  Require("long lists of few nodes, 384 columns", HopperTile(Sources(128, 60, 60, 9, 384, 384)).split == 2);
+  Require("long lists of few nodes, forward", HopperTile(Columns(128, 60, 60, 9, 256, 384)).split == 1);
+  Require("lists of 16 nodes", HopperTile(Sources(512, 16, 16, 9, 256, 256)).split == 2);
+  Require("lists of many nodes", HopperTile(Sources(256, 256, 256, 9, 256, 256)).split == 1);
+  Require("lists of many nodes, 128 columns", HopperTile(Sources(256, 512, 512, 9, 128, 128)).split == 1);
+  Require("lists of a sample", HopperTile(Sources(1, 60, 60, 9, 256, 384)).source == hopper::Source::kCells);
+  Require("96 columns", HopperTile(Sources(128, 230, 230, 25, 96, 256)).columns == 96);
+  Require("96 columns, forward", HopperTile(Columns(128, 230, 230, 25, 256, 96)).columns != 96);
+  Require("64 columns", HopperTile(Sources(128, 230, 230, 9, 64, 64)).resident);
+  Require("64 columns, 10 slots", !HopperTile(Sources(128, 230, 230, 10, 64, 64)).resident);
+}
+
 void CheckTiles() {
   for (auto [columns, width] : {std::array<int, 2>{8, 32}, {24, 32}, {32, 32}, {40, 64}, {64, 64}, {96, 128}, {160, 64},
                                 {256, 128}, {384, 128}}) {
@@ -197,6 +218,7 @@ void CheckOffsets() {
 int main() {
   CheckFamilies();
   CheckTiles();
+  CheckHopperTiles();
   CheckOffsets();
   return Result();
 }
