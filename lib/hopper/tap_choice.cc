@@ -31,7 +31,7 @@ constexpr FormCost kBoxForms[] = {
     {{Source::kBoxes, 128, 128}, {0.82, 3.1}, {0.67, 4.2}},
     {{Source::kBoxes, 256, 128}, {0.64, 5.6}, {0.58, 4.4}},
     {{Source::kBoxes, 128, 192}, {0.64, 0.8}, {0.49, 3.5}},
-    {{Source::kBoxes, 128, 256}, {0.71, 3.3}, {0.56, 5.1}},
+    {{Source::kBoxes, 128, 256}, {0.71, 2.9}, {0.56, 5.1}},
     {{Source::kBoxes, 128, 128, false, 2}, {0.82, 5.1}, {}},
     {{Source::kBoxes, 128, 192, false, 2}, {0.64, 2.8}, {}},
 };
