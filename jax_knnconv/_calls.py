@@ -153,7 +153,7 @@ def make_calls(op: Operation) -> Calls:
         return [_struct((*groups, *spec.slot_dims, x.shape[-1], g.shape[-1]), out_dtype), _struct(db, jnp.float32)]
 
     def dweight_workspace(
-        x: Any, g: Any, *table: Any, spec: Any, groups: Any, platform: str, partial_slices: int | None = None, **static: Any
+        x: Any, g: Any, *table: Any, spec: Any, groups: Any, platform: str, partial_slices: int | None, **static: Any
     ) -> Any:
         size = x.shape[-1] * g.shape[-1]
         for slots in spec.slot_dims:

@@ -54,7 +54,7 @@ def _results(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dty
 
 
 def _workspace(
-    g: Any, x: Any, w: Any, *table: Any, groups: Any, platform: str, partial_slices: int | None = None, **static: Any
+    g: Any, x: Any, w: Any, *table: Any, groups: Any, platform: str, partial_slices: int | None, **static: Any
 ) -> Any:
     rank = len(groups)
     size = w.shape[rank] * w.shape[-2] * w.shape[-1]

@@ -76,7 +76,7 @@ def partial_slices(
     forced: Mapping[str, Any],
     devices: Sequence[Any],
 ) -> int | None:
-    """Slices of partial sums that a call needs on any of these GPUs for a weight gradient; None where this is not known.
+    """Slices of partial sums that a weight gradient needs on any of these GPUs; None where this is not known.
 
     With so many it runs as it does with more (`_workspace.partial_sums`), to the last bit.
     """

@@ -62,8 +62,8 @@ def partial_sums(
     """Room for dweight's slices. Their number follows from static shapes, so that no result depends on the machine.
 
     A GPU sums each of the result's groups on its own, in a slice at least. One more holds what tiles sum of the bias.
-    `most` is how many slices its kernel uses, where that is known: with more, a weight gradient takes more memory than
-    it sets free, and XLA puts it off to the end of a backward pass, which keeps all activations and cotangents till then.
+    `most` is how many slices its kernel uses, where that is known. With more, a weight gradient may take more memory
+    than it sets free: XLA then puts it off to the end of the backward pass, and keeps activations and cotangents.
     """
     one = weight_size + columns
     if platform == "cpu":
