@@ -84,15 +84,14 @@ def partial_slices(
         g, x, _, *table = operands
         operation, operands = "knn_dweight", (x, g, *table)
         static = {**static, "out_dtype": static["dw_dtype"], "with_bias": True}
-    figures = [figures_of(device) for device in devices]
+    figures = [found for found in map(figures_of, devices) if found is not None]
     known = all(isinstance(size, int) for operand in operands for size in operand.shape)
-    if module is None or not operation.endswith("_dweight") or not known or not figures:
+    if module is None or not operation.endswith("_dweight") or not known or not 0 < len(figures) == len(devices):
         return None
     try:
-        found = [f and choose(module, operation, operands, static, forced, f)["partial_slices"] for f in figures]
+        return max(choose(module, operation, operands, static, forced, gpu)["partial_slices"] for gpu in figures)
     except ValueError:  # the call will say so
         return None
-    return None if None in found else max(found)
 
 
 def choose(
