@@ -15,8 +15,8 @@ from jax_knnconv import _dispatch, _ffi, _rules, _smoke, _workspace
 
 MIB = 1 << 20
 TABLE = jkc.NeighborTable(np.array([[0, 1], [2, -1], [1, 1]]), num_inputs=3)
-X, W = jnp.ones((3, 8), "bfloat16"), jnp.ones((2, 8, 8), "bfloat16")
-IMAGE = jnp.ones((1, 5, 5, 8), "bfloat16")
+X, W = np.ones((3, 8), jnp.bfloat16), np.ones((2, 8, 8), jnp.bfloat16)
+IMAGE = np.ones((1, 5, 5, 8), jnp.bfloat16)
 CALLS = {
     "dense_dweight": (lambda: jkc.conv2d_dweight(IMAGE, IMAGE, (3, 3)), 9 * 8 * 8 + 8),
     "knn_dweight": (lambda: jkc.knn_dweight(X, X, TABLE), 2 * 8 * 8 + 8),
