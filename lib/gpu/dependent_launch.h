@@ -1,5 +1,5 @@
-// Kernels that start before the one in front of them on the stream has ended (programmatic dependent launch), on devices
-// that can: NVIDIA's of compute capability 9.0 on. Elsewhere kernels follow each other as always.
+// Kernels that start before the one in front of them on the stream has ended (programmatic dependent launch), on
+// NVIDIA's devices of compute capability 9.0 on. Elsewhere kernels follow each other as always.
 #pragma once
 
 #include <atomic>

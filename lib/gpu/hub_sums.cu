@@ -208,8 +208,8 @@ KNNCONV_DEVICE void SumSegment(const Hubs& hubs, int64_t parts, const SegmentIte
   }
 }
 
-// Most tables have no hubs: the search runs while the kernel in front, which writes all other rows, still does. All ways
-// to the end wait for that kernel, so that what follows HubTotals follows it, too.
+// Most tables have no hubs: the search runs while the kernel in front, which writes all other rows, still does. All
+// ways to the end wait for that kernel, so that what follows HubTotals follows it, too.
 __global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER Hubs hubs, int64_t parts) {
   const TapGemm& gemm = hubs.gemm;
   LaunchDependents();

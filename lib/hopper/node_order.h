@@ -28,8 +28,9 @@ KNNCONV_DEVICE void SortFewNodes(const gpu::TapGemm& gemm, uint16_t* order, int3
   const int nodes = static_cast<int>(gemm.nodes), own = threadIdx.x;
   int32_t own_length = -1;
   if (own < nodes) {
-    const int64_t begin = gpu::SourceOffset(gemm.table.offsets, own), end = gpu::SourceOffset(gemm.table.offsets, own + 1);
-    own_length = end - begin > gpu::kHubTaps ? 0 : static_cast<int32_t>(end - begin);  // hubs are not computed here
+    const int32_t* offsets = gemm.table.offsets;
+    const int64_t count = gpu::SourceOffset(offsets, own + 1) - gpu::SourceOffset(offsets, own);
+    own_length = count > gpu::kHubTaps ? 0 : static_cast<int32_t>(count);  // hubs are not computed here
   }
   length[own] = own_length;
   __syncthreads();

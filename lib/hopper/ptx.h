@@ -168,11 +168,11 @@ KNNCONV_DEVICE void WaitForStoresToRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Stores four matrices of 8 x 8 16-bit elements to shared memory: lane l gives the address of row l % 8 of matrix l / 8,
-// 16 bytes, and holds the elements 2 * (l % 4) + {0, 1} of row l / 4 of matrix i in pairs[i].
+// Stores four matrices of 8 x 8 16-bit elements to shared memory: lane l gives the address of row l % 8 of matrix l / 8
+// (16 bytes), and holds the elements 2 * (l % 4) + {0, 1} of row l / 4 of matrix i in pairs[i].
 KNNCONV_DEVICE void StoreMatrices(void* row, const uint32_t (&pairs)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(SharedAddress(row)), "r"(pairs[0]),
-               "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(SharedAddress(row)),
+               "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
                : "memory");
 }
 

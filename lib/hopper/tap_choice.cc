@@ -18,8 +18,8 @@ struct TileCost {
 };
 
 // Fitted to the times of tests/gpu/hopper/check.cu, by which the form of least estimated time takes 1.2 % longer than
-// the fastest on average. Only their ratios matter. Pixels cost less than tables: neighbours' boxes overlap. Blocks that
-// share a tile exchange sums at its end.
+// the fastest on average. Only their ratios matter. Pixels cost less than tables: neighbours' boxes overlap. Blocks
+// that share a tile exchange sums at its end.
 struct FormCost {
   TileForm form;
   TileCost table, pixels;

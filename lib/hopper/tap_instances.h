@@ -13,7 +13,7 @@
 namespace knnconv::hopper {
 namespace internal {
 
-// Sorting costs 2 microseconds of each block.
+// Sorting costs up to 2 microseconds of each block.
 template <typename Shape>
 bool Sorts(const TapPlan& plan, int multiprocessors) {
   const bool is_short = plan.gemm.depth <= kStepDepth && plan.tiles <= 4 * multiprocessors;
@@ -30,8 +30,8 @@ gpu::Status LaunchKernel(const gpu::LaunchSite& site, TapPlan plan, int multipro
   return gpu::Launch<kKernel, kSharedBytes>(site, blocks, Shape::kThreads, plan);
 }
 
-// The same for tiles that the blocks of a cluster share. As many clusters as find room at once, which depends on where a
-// device has its multiprocessors; results do not.
+// The same for tiles that the blocks of a cluster share. As many clusters as find room at once, which depends on where
+// a device has its multiprocessors; results do not.
 template <typename Shape, auto kKernel>
 gpu::Status LaunchSplit(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
   constexpr int kDevices = 64;

@@ -35,9 +35,9 @@ KNNCONV_DEVICE PixelPlace PlaceOf(const PixelClass& pixels, int64_t pixel) {
 
 inline constexpr int64_t kNoRow = -1;
 
-// The tiles of one team, or of a cluster whose blocks share them. Each team of the card takes one, then each one more, in rows of as many as there are
-// multiprocessors, there and back: where tiles are sorted by their lists, those with one of the longest get one of the
-// shortest next, and so do the teams that share a multiprocessor.
+// The tiles of one team, or of a cluster whose blocks share them. Each of these takes one, then each one more, in rows
+// of as many as there are multiprocessors, there and back: where tiles are sorted by their lists, those with one of the
+// longest get one of the shortest next, and so do the teams that share a multiprocessor.
 template <typename Shape>
 class TileWalk {
  public:

@@ -56,11 +56,10 @@ class TileWriter {
         using Columns = SplitColumns<Shape>;
         if (Columns::OwnerOf(first / Columns::kWidth) != walk_.rank()) continue;
       }
-      constexpr int kColumns = kLine < Shape::kColumns ? kLine : Shape::kColumns;
+      const int columns = min(kLine, Shape::kColumns - first);
 #pragma unroll
       for (int block = 0; block < Shape::kBlocks; ++block) {
         char* results = NextResults();
-        const int columns = Shape::kColumns - first < kColumns ? Shape::kColumns - first : kColumns;
         if constexpr (sizeof(Out) == 2) {
           GatherPacked<Out>(results, sums[block] + first / 2, first_column, columns);
         } else {
@@ -103,7 +102,8 @@ class TileWriter {
       for (int h = 0; h < 2; ++h) {
         const float* sum = sums + j * 4 + h * 2;
         const int row = 8 * h + lane_ / 4, at = (8 * j + lane_ % 4 * 2) * static_cast<int>(sizeof(float));
-        *reinterpret_cast<float2*>(Chunk(results, row, at / 16) + at % 16) = make_float2(sum[0] + bias.x, sum[1] + bias.y);
+        float2& pair = *reinterpret_cast<float2*>(Chunk(results, row, at / 16) + at % 16);
+        pair = make_float2(sum[0] + bias.x, sum[1] + bias.y);
       }
     }
   }
@@ -113,7 +113,7 @@ class TileWriter {
     __syncwarp();
     if ((rows >> lane_ & 1) == 0) return;
 #pragma unroll
-    for (int chunk = 0; chunk < 8; ++chunk) *reinterpret_cast<uint4*>(Chunk(results, lane_, chunk)) = make_uint4(0, 0, 0, 0);
+    for (int i = 0; i < 8; ++i) *reinterpret_cast<uint4*>(Chunk(results, lane_, i)) = make_uint4(0, 0, 0, 0);
   }
 
   // Lines that no store reads any more.

@@ -134,7 +134,8 @@ void CheckFamilies() {
 hopper::TileForm HopperTile(const TapGemm& gemm) {
   TapDecision decision;
   RequireOk("Hopper's tile", ChooseTapGemm(gemm, kH200, Wanted(KernelFamily::kHopper), &decision));
-  return std::holds_alternative<hopper::TapForm>(decision) ? std::get<hopper::TapForm>(decision).tile : hopper::TileForm{};
+  const auto* form = std::get_if<hopper::TapForm>(&decision);
+  return form != nullptr ? form->tile : hopper::TileForm{};
 }
 
 void CheckHopperTiles() {

@@ -71,7 +71,7 @@ inline std::vector<int> NearestOf(const Case& c, std::mt19937* rng) {
 inline Lists ListsOf(const Case& c, std::vector<int>* table, std::vector<int>* slots, std::mt19937* rng) {
   Lists lists;
   lists.begin.push_back(0);
-  if (c.kind == Taps::kSources && c.holes == 0) {  // by source, of a table of nearest neighbours, or a random one if large
+  if (c.kind == Taps::kSources && c.holes == 0) {  // by source; of a table of nearest neighbours, a random one if large
     std::vector<std::vector<std::pair<int, int>>> of(c.nodes);
     const bool nearest = c.nodes <= 2048;
     const std::vector<int> neighbours = nearest ? NearestOf(c, rng) : std::vector<int>();
