@@ -14,8 +14,8 @@ inline constexpr int kSliceDepth = 16;  // of one product
 // How a tile's rows reach the result.
 enum class Stores : int {
   kRows,   // one by one, from anywhere to anywhere
-  kFlat,   // as boxes {columns, kStoredRows}: rows of the tile follow each other in the result
-  kTable,  // as boxes {columns, 1 node, kStoredRows batch entries}
+  kFlat,   // as boxes {columns, kStoredRows, 1 group}: rows of the tile follow each other in the result
+  kTable,  // as boxes {columns, 1 node, kStoredRows batch entries, 1 group}
 };
 inline constexpr int kStoredRows = 16;  // a warp's share of a product
 
@@ -24,8 +24,12 @@ struct TapPlan {
   CUtensorMap source[kMaxClasses];  // tables use the first
   gpu::TapGemm gemm;
   PixelClass classes[kMaxClasses];
+  TapGroups groups;
   int64_t tiles;
-  int64_t row_tiles;  // of each class
+  int64_t row_tiles;    // of each class
+  int32_t class_count;  // 1 of tables
+  int32_t row_groups;   // whose nodes follow each other in tiles
+  int64_t images;       // of a kWindow `gemm`'s source, of all groups
   int32_t column_tiles;
   int32_t parts;  // of a node's batch: the copies that cover it
   int32_t row_of_blocks;  // blocks of which each has a multiprocessor of its own; they divide the launch's

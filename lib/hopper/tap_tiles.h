@@ -10,9 +10,22 @@ namespace knnconv::hopper {
 
 struct TapTile {
   int64_t row_tile;
+  int group;  // the first, if its rows are of several
   int pixel_class;
   int first_column;
 };
+
+// What a row of a tile of rows is.
+struct RowPlace {
+  int64_t group, node, entry;  // of the batch
+  bool exists;
+};
+
+// Batch entries are fastest, then nodes: neighbours share taps.
+KNNCONV_DEVICE RowPlace PlaceOf(const TapPlan& plan, const TapTile& tile, int64_t row) {
+  const gpu::Split entry = gpu::Divide(row, plan.gemm.batch), node = gpu::Divide(entry.quotient, plan.gemm.nodes);
+  return {tile.group + node.quotient, node.remainder, entry.remainder, node.quotient < plan.row_groups};
+}
 
 // A table's box: batch entries from `first` on of one node, or of none where `node` lies beyond the last.
 struct TableBox {
@@ -53,7 +66,9 @@ class TileWalk {
   KNNCONV_DEVICE TapTile Tile(int64_t turn) const {
     const gpu::Split columns = gpu::Divide(Index(turn), plan_.column_tiles);
     const gpu::Split rows = gpu::Divide(columns.quotient, plan_.row_tiles);
-    return {rows.remainder, static_cast<int>(rows.quotient), static_cast<int>(columns.remainder) * Shape::kColumns};
+    const gpu::Split classes = gpu::Divide(rows.quotient, plan_.class_count);
+    return {rows.remainder, static_cast<int>(classes.quotient), static_cast<int>(classes.remainder),
+            static_cast<int>(columns.remainder) * Shape::kColumns};
   }
 
   // Classes differ in their pixels, so some have fewer tiles than others.
@@ -72,9 +87,10 @@ class TileWalk {
   KNNCONV_DEVICE int64_t OutRow(const TapTile& tile, int row) const {
     const gpu::TapGemm& gemm = plan_.gemm;
     if constexpr (Shape::kSource != Source::kBoxes) {
-      const gpu::Split place = gpu::Divide(tile.row_tile * Shape::kRows + row, gemm.batch);
-      return place.quotient < gemm.nodes ? place.remainder * gemm.nodes + place.quotient : kNoRow;
+      const RowPlace place = PlaceOf(plan_, tile, tile.row_tile * Shape::kRows + row);
+      return place.exists ? (place.group * gemm.batch + place.entry) * gemm.nodes + place.node : kNoRow;
     }
+    const int64_t first_entry = tile.group * gemm.batch;
     if (gemm.kind == gpu::Taps::kWindow) {
       const PixelClass& pixels = plan_.classes[tile.pixel_class];
       const int64_t pixel = tile.row_tile * Shape::kRows + row;
@@ -82,14 +98,14 @@ class TileWalk {
       const PixelPlace place = PlaceOf(pixels, pixel);
       const int h = pixels.residue[0] + place.i * gpu::SpacingOf(gemm.window, 0);
       const int w = pixels.residue[1] + place.j * gpu::SpacingOf(gemm.window, 1);
-      return place.image * gemm.nodes + int64_t{h} * gemm.window.out_size[1] + w;
+      return (first_entry + place.image) * gemm.nodes + int64_t{h} * gemm.window.out_size[1] + w;
     }
     const TableBox box = Box(tile, row / kBoxRows);
     const int64_t b = box.first + row % kBoxRows;
-    return box.node < gemm.nodes && b < gemm.batch ? b * gemm.nodes + box.node : kNoRow;
+    return box.node < gemm.nodes && b < gemm.batch ? (first_entry + b) * gemm.nodes + box.node : kNoRow;
   }
 
-  // Where the box goes that starts with row `row` of the tile, beside its column; by plan.stores.
+  // Where the box goes that starts with row `row` of the tile, beside its column and group; by plan.stores.
   KNNCONV_DEVICE int FlatRow(const TapTile& tile, int row) const {
     return static_cast<int>(tile.row_tile * Shape::kRows + row);
   }

@@ -56,7 +56,7 @@ class TileWriter {
         char* results = NextResults();
 #pragma unroll
         for (int j = 0; j < kLine / 8; ++j) {
-          const float2 bias = BiasAt(first_column + 8 * j + lane_ % 4 * 2);
+          const float2 bias = BiasAt(tile.group, first_column + 8 * j + lane_ % 4 * 2);
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const int row = 8 * h + lane_ / 4;
@@ -95,10 +95,10 @@ class TileWriter {
     if (lane_ != 0) return;
     const int row = first_row_ + block * 64 + warp_ % 4 * kStoredRows;
     if (plan_.stores == Stores::kFlat) {
-      StoreBox(&plan_.out, results, first_column, walk_.FlatRow(tile, row));
+      StoreBox(&plan_.out, results, first_column, walk_.FlatRow(tile, row), tile.group);
     } else {
       const TableBox box = walk_.TableRows(tile, row);
-      StoreBox(&plan_.out, results, first_column, static_cast<int>(box.node), box.first);
+      StoreBox(&plan_.out, results, first_column, static_cast<int>(box.node), box.first, tile.group);
     }
     CommitStores();
   }
@@ -119,9 +119,9 @@ class TileWriter {
     }
   }
 
-  KNNCONV_DEVICE float2 BiasAt(int column) const {
+  KNNCONV_DEVICE float2 BiasAt(int group, int column) const {
     if (plan_.gemm.bias == nullptr || column >= plan_.gemm.columns) return make_float2(0.0f, 0.0f);
-    return *reinterpret_cast<const float2*>(plan_.gemm.bias + column);
+    return *reinterpret_cast<const float2*>(plan_.gemm.bias + int64_t{group} * plan_.groups.bias + column);
   }
 
   template <typename Out>
