@@ -33,11 +33,16 @@ Status Prepare(const Dweight& dweight, const ColumnTaps& taps, const DweightPlan
   task->kind = plan.sizes.gathers ? TapsKind::kGathered : TapsKind::kColumns;
   if (!plan.sizes.gathers) return Prepare(dweight, taps.table, task, maps);
   task->table = taps.table;
+  const DweightGroups& groups = plan.sizes.groups;
   task->schedule.steps_of_row = 1;
   task->x = dweight.x;
   task->channels = dweight.channels;
-  task->g_rows = dweight.batch * taps.table.outputs;
-  return EncodeGathered(dweight, task->g_rows, maps);
+  task->groups.batch = gpu::Divisor(static_cast<uint32_t>(dweight.batch));
+  task->groups.x_back = groups.own_x ? 0 : static_cast<int32_t>(dweight.batch);
+  task->groups.table_rows = groups.own_table ? taps.table.outputs : 0;
+  task->groups.own_g = groups.own_g;
+  task->g_rows = groups.members * dweight.batch * taps.table.outputs;
+  return EncodeGathered(dweight, task->g_rows, groups.own_g ? groups.results : 1, maps);
 }
 
 Status Prepare(const Dweight& dweight, const SlotTaps& taps, const DweightPlan&, DweightTask* task,
@@ -67,6 +72,7 @@ Status Run(const LaunchSite& site, const Dweight& dweight, const Taps& taps, con
   task.boxes = static_cast<int32_t>(plan.boxes);
   task.channel_boxes = ChannelBoxes(dweight);
   task.columns = dweight.columns;
+  task.results = plan.sizes.groups.results;
   task.chain = static_cast<int32_t>(plan.sizes.chain / kStep);
   task.partials = dweight.partials;
   task.g = dweight.g;

@@ -55,8 +55,11 @@ KNNCONV_DEVICE bool WarpHasTaps(const gpu::NeighborTable& table, int32_t row) {
 }
 
 // Whether a row of g, counted over all batch entries, has taps.
-KNNCONV_DEVICE bool HasTaps(const gpu::NeighborTable& table, int64_t g_row) {
-  const int64_t first = g_row % table.outputs * table.neighbours;
+KNNCONV_DEVICE bool HasTaps(const DweightTask& task, int64_t g_row) {
+  const gpu::NeighborTable& table = task.table;
+  int64_t row = g_row % table.outputs;
+  if (task.kind == TapsKind::kGathered) row += task.groups.Of(static_cast<uint32_t>(g_row / table.outputs)).first_row;
+  const int64_t first = row * table.neighbours;
 #pragma unroll 1
   for (int tap = 0; tap < table.neighbours; ++tap) {
     if (IsTap(table, first + tap)) return true;
@@ -121,18 +124,22 @@ class DweightBoxBias {
   typename DweightRing<Tile>::Place place_;
 };
 
-// Sums the block's share of g's rows, kBiasSums columns at a time: a thread has four of them and every parts-th row.
+// Sums share `number` of the rows of g that a group of the result has, kBiasSums columns at a time: a thread has four of
+// them and every parts-th row.
 template <typename T>
-KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
+KNNCONV_DEVICE void SumShare(const DweightTask& task, int number, int thread) {
   constexpr int kBatch = 16;  // rows loaded at a time: few threads have to keep memory busy
-  const int64_t share = CeilDiv(task.g_rows, gridDim.x), begin = share * blockIdx.x;
+  const int shares = task.RowShares(), list = number / shares;
+  const int64_t share = CeilDiv(task.g_rows, shares), begin = share * (number - list * shares);
   const int64_t end = min(begin + share, task.g_rows);
+  const int64_t rows_before = list * task.g_rows;  // of the lists before
   float4* out = reinterpret_cast<float4*>(task.bias_partials) +
-                CeilDiv(task.columns, kBiasSums) * (kBiasSums / 4) * blockIdx.x;
+                CeilDiv(task.columns, kBiasSums) * (kBiasSums / 4) * number;
   for (int first = 0; first < task.columns; first += kBiasSums, out += kBiasSums / 4) {
     const int columns = min(task.columns - first, kBiasSums), quads = columns / 4, parts = BiasParts(columns);
     const bool exists = thread / quads < parts;
-    const T* const g = static_cast<const T*>(task.g) + first + thread % quads * 4;
+    const int64_t matrix = task.groups.own_g ? rows_before * task.columns : 0;
+    const T* const g = static_cast<const T*>(task.g) + matrix + first + thread % quads * 4;
     float4 total = {0, 0, 0, 0};
     for (int64_t row = begin; row < end; row += kBatch * parts) {
       const int64_t first_row = row + thread / quads;
@@ -140,7 +147,7 @@ KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
       if (task.table.zero_empty_rows) {
 #pragma unroll 1
         for (int i = 0; i < kBatch && first_row + i * parts < end; ++i) {
-          if (!HasTaps(task.table, first_row + i * parts)) counted &= ~(1u << i);
+          if (!HasTaps(task, rows_before + first_row + i * parts)) counted &= ~(1u << i);
         }
       }
       uint2 four[kBatch];
@@ -156,6 +163,15 @@ KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
       AddTo(&total, sum);
     }
     out[thread] = total;
+  }
+}
+
+// Sums the block's shares of g's rows.
+template <typename T>
+KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
+  const int count = task.results * task.RowShares();
+  for (int number = static_cast<int>(blockIdx.x); number < count; number += static_cast<int>(gridDim.x)) {
+    SumShare<T>(task, number, thread);
   }
 }
 

@@ -82,10 +82,17 @@ inline gpu::Status EncodeOperands(const gpu::Dweight& dweight, const gpu::Neighb
   return EncodeRows(type, dweight.g, dweight.batch, table.outputs, dweight.columns, &maps->g);
 }
 
-// Boxes of g's rows, which follow each other over all batch entries; x is gathered.
-inline gpu::Status EncodeGathered(const gpu::Dweight& dweight, int64_t rows, DweightMaps* maps) {
+// Boxes of g's rows, of `matrices` of them, which follow each other over all batch entries; x is gathered. Behind the
+// last row of a matrix come zeros, and not the next one's.
+inline gpu::Status EncodeGathered(const gpu::Dweight& dweight, int64_t rows, int64_t matrices, DweightMaps* maps) {
   maps->x = {};
-  return EncodeRows(dweight.g_type, dweight.g, rows, dweight.columns, &maps->g);
+  BoxMap spec = {dweight.g_type, dweight.g, 3, {}, {}, {kBox, kStep, 1}};
+  spec.size[0] = static_cast<uint64_t>(dweight.columns);
+  spec.size[1] = static_cast<uint64_t>(rows);
+  spec.size[2] = static_cast<uint64_t>(matrices);
+  spec.stride[0] = 2 * spec.size[0];
+  spec.stride[1] = spec.stride[0] * spec.size[1];
+  return Encode(spec, &maps->g);
 }
 
 inline gpu::Status EncodeOperands(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, bool has_strips,

@@ -28,6 +28,7 @@ int CheckTiles() {
     }
     if (tile < 0 || hopper::CanGather(hopper::kDweightTiles[tile])) {
       for (const Case& c : GatherCases()) cases.push_back(c);
+      for (const Case& c : GroupCases()) cases.push_back(c);
     }
     for (const Case& c : cases) {
       failures += CheckCase<__nv_bfloat16>(c, Element::kF32, tile, false);
@@ -81,6 +82,11 @@ std::vector<TimedCase> TimedCases() {
       {Table("100k 64-256", 1, 64, 256, 100000, 100000, 27), 0, {b, c}},
       {Table("100k 128", 1, 128, 128, 100000, 100000, 27), 0.41, {b, c}},
       {Table("50k 256", 1, 256, 256, 50000, 50000, 27), 0.717, {b, c}},
+      {Groups(Table("per sample 64", 1, 64, 64, 4096, 4096, 16), 16, true, true, true, true), 0, {a, b}},
+      {Table("one table 64", 1, 64, 64, 65536, 65536, 16), 0, {a, b}},
+      {Groups(Table("per sample 128", 1, 128, 128, 4096, 4096, 16), 16, true, true, true, true), 0, {b, c}},
+      {Table("one table 128", 1, 128, 128, 65536, 65536, 16), 0, {b, c}},
+      {Groups(Table("gradients 64", 1, 64, 64, 4096, 4096, 16), 16, false, true, true, true), 0, {a, b}},
       {Table("slots 64", 256, 64, 64, 1024, 1024, 9, 9), 0.09, {h}},
       {Table("slots 128", 256, 128, 128, 512, 512, 9, 9), 0.098, {f}},
       {Table("slots 256", 256, 256, 256, 256, 256, 9, 9), 0.141, {b, c}},
