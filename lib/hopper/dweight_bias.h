@@ -124,8 +124,8 @@ class DweightBoxBias {
   typename DweightRing<Tile>::Place place_;
 };
 
-// Sums share `number` of the rows of g that a group of the result has, kBiasSums columns at a time: a thread has four of
-// them and every parts-th row.
+// Sums share `number` of the rows of g that groups of the result have, kBiasSums columns at a time: a thread has four
+// of them and every parts-th row.
 template <typename T>
 KNNCONV_DEVICE void SumShare(const DweightTask& task, int number, int thread) {
   constexpr int kBatch = 16;  // rows loaded at a time: few threads have to keep memory busy

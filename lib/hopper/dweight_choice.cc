@@ -97,8 +97,10 @@ DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
 // As if all slots had equally many taps.
 DweightSizes SizesOf(const Dweight& dweight, const SlotTaps& taps) {
   const int64_t rows = taps.table.outputs;
-  DweightSizes sizes = {dweight.slots, ChannelBoxes(dweight),
-                        CeilDiv(rows * taps.table.neighbours, dweight.slots) * StepsOfRow(dweight)};
+  DweightSizes sizes;
+  sizes.lists = dweight.slots;
+  sizes.boxes = ChannelBoxes(dweight);
+  sizes.steps = CeilDiv(rows * taps.table.neighbours, dweight.slots) * StepsOfRow(dweight);
   sizes.sums_rows = dweight.db != nullptr;
   return sizes;
 }

@@ -51,8 +51,8 @@ bool Takes(const gpu::TapGemm& gemm, const gpu::Device& device) {
   if (gemm.depth % 8 != 0 || gemm.columns % 8 != 0) return false;  // lines of multiples of 16 bytes
   if (!IsAligned(gemm.source) || !IsAligned(gemm.weight) || !IsAligned(gemm.out) || !IsAligned(gemm.bias)) return false;
   // Tensor maps have no empty dimensions.
-  return gemm.groups.count() > 0 && gemm.batch > 0 && gemm.nodes > 0 && gemm.columns > 0 && gemm.source_rows > 0 && gemm.depth > 0 &&
-         gemm.slots > 0;
+  return gemm.groups.count() > 0 && gemm.batch > 0 && gemm.nodes > 0 && gemm.columns > 0 && gemm.source_rows > 0 &&
+         gemm.depth > 0 && gemm.slots > 0;
 }
 
 bool Pays(const gpu::TapGemm& gemm) {
