@@ -18,7 +18,8 @@ Status Prepare(const Dweight& dweight, const DenseTaps& taps, const DweightPlan&
   task->dense = taps;
   task->pitch = has_strips ? StripPitch(taps) : taps.out_size[1];
   task->schedule.steps_of_row = 1;
-  return EncodeOperands(dweight, taps, has_strips, maps);
+  task->own_images = plan.sizes.groups.own_x ? static_cast<int32_t>(dweight.batch) : 0;
+  return EncodeOperands(dweight, taps, plan.sizes.groups, has_strips, maps);
 }
 
 Status Prepare(const Dweight& dweight, const gpu::NeighborTable& table, DweightTask* task, DweightMaps* maps) {
@@ -40,9 +41,8 @@ Status Prepare(const Dweight& dweight, const ColumnTaps& taps, const DweightPlan
   task->groups.batch = gpu::Divisor(static_cast<uint32_t>(dweight.batch));
   task->groups.x_back = groups.own_x ? 0 : static_cast<int32_t>(dweight.batch);
   task->groups.table_rows = groups.own_table ? taps.table.outputs : 0;
-  task->groups.own_g = groups.own_g;
   task->g_rows = groups.members * dweight.batch * taps.table.outputs;
-  return EncodeGathered(dweight, task->g_rows, groups.own_g ? groups.results : 1, maps);
+  return EncodeGathered(dweight, groups, task->g_rows, maps);
 }
 
 Status Prepare(const Dweight& dweight, const SlotTaps& taps, const DweightPlan&, DweightTask* task,
@@ -73,6 +73,7 @@ Status Run(const LaunchSite& site, const Dweight& dweight, const Taps& taps, con
   task.channel_boxes = ChannelBoxes(dweight);
   task.columns = dweight.columns;
   task.results = plan.sizes.groups.results;
+  task.own_g = plan.sizes.groups.own_g;
   task.chain = static_cast<int32_t>(plan.sizes.chain / kStep);
   task.partials = dweight.partials;
   task.g = dweight.g;

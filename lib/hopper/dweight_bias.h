@@ -138,7 +138,7 @@ KNNCONV_DEVICE void SumShare(const DweightTask& task, int number, int thread) {
   for (int first = 0; first < task.columns; first += kBiasSums, out += kBiasSums / 4) {
     const int columns = min(task.columns - first, kBiasSums), quads = columns / 4, parts = BiasParts(columns);
     const bool exists = thread / quads < parts;
-    const int64_t matrix = task.groups.own_g ? rows_before * task.columns : 0;
+    const int64_t matrix = task.own_g ? rows_before * task.columns : 0;
     const T* const g = static_cast<const T*>(task.g) + matrix + first + thread % quads * 4;
     float4 total = {0, 0, 0, 0};
     for (int64_t row = begin; row < end; row += kBatch * parts) {

@@ -28,29 +28,6 @@ bool HasGroups(const Dweight& dweight) {
 
 bool HasShortNumbers(int64_t positions) { return positions <= INT32_MAX - 2 * kStep; }
 
-// Whether strips can serve a dense convolution that is in reach.
-bool HasStrips(const Dweight& dweight, const DenseTaps& taps) {
-  return AreStripsDense(taps) && StripUpper(taps) >= kLeastCorner &&
-         std::max(StripUpper(taps), CotangentUpper(taps)) <= kMostCorner &&
-         HasShortNumbers(Positions(dweight, taps, StripPitch(taps)));
-}
-
-DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
-  constexpr double kPixelCost = 1.12, kStridedCost = 1.6;  // where steps skip pixels
-  DweightSizes sizes;
-  sizes.lists = 1;
-  sizes.boxes = int64_t{dweight.slots} * ChannelBoxes(dweight);
-  sizes.steps = CeilDiv(Positions(dweight, taps, taps.out_size[1]), kStep);
-  sizes.box_cost = taps.stride[0] > 1 || taps.stride[1] > 1 ? kStridedCost : kPixelCost;
-  if (HasStrips(dweight, taps)) {
-    sizes.strip_taps = taps.kernel_width;
-    sizes.strip_lines = StripLines(taps);
-    sizes.strips = sizes.boxes / taps.kernel_width;
-    sizes.strip_steps = CeilDiv(Positions(dweight, taps, StripPitch(taps)), kStep);
-  }
-  return sizes;
-}
-
 // False where an operand belongs to some of the group dimensions only, or some groups are summed and others are not.
 bool FindGroups(const Dweight& dweight, const gpu::GroupStrides& tables, DweightGroups* groups) {
   const gpu::GroupShapes& shapes = dweight.shapes;
@@ -64,6 +41,38 @@ bool FindGroups(const Dweight& dweight, const gpu::GroupStrides& tables, Dweight
   }
   *groups = {static_cast<int32_t>(results), static_cast<int32_t>(members), x > 0, g > 0, table > 0};
   return members == 1 || groups->own_g;
+}
+
+// Whether strips can serve a dense convolution that is in reach.
+bool HasStrips(const Dweight& dweight, const DenseTaps& taps) {
+  return !HasGroups(dweight) && AreStripsDense(taps) && StripUpper(taps) >= kLeastCorner &&
+         std::max(StripUpper(taps), CotangentUpper(taps)) <= kMostCorner &&
+         HasShortNumbers(Positions(dweight, taps, StripPitch(taps)));
+}
+
+// Each result has pixels of its own, in whole steps: the next one's would follow in the last.
+bool FindGroups(const Dweight& dweight, const DenseTaps& taps, DweightGroups* groups) {
+  if (!FindGroups(dweight, gpu::GroupStrides{}, groups) || groups->members > 1) return false;
+  const bool has_whole_steps = Positions(dweight, taps, taps.out_size[1]) % kStep == 0;
+  return groups->results == 1 || ((!groups->own_x || has_whole_steps) &&
+                                  groups->results * std::max(dweight.batch, int64_t{dweight.slots}) <= INT32_MAX);
+}
+
+DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
+  constexpr double kPixelCost = 1.12, kStridedCost = 1.6;  // where steps skip pixels
+  DweightSizes sizes;
+  FindGroups(dweight, taps, &sizes.groups);
+  sizes.lists = sizes.groups.results;
+  sizes.boxes = int64_t{dweight.slots} * ChannelBoxes(dweight);
+  sizes.steps = CeilDiv(Positions(dweight, taps, taps.out_size[1]), kStep);
+  sizes.box_cost = taps.stride[0] > 1 || taps.stride[1] > 1 ? kStridedCost : kPixelCost;
+  if (HasStrips(dweight, taps)) {
+    sizes.strip_taps = taps.kernel_width;
+    sizes.strip_lines = StripLines(taps);
+    sizes.strips = sizes.boxes / taps.kernel_width;
+    sizes.strip_steps = CeilDiv(Positions(dweight, taps, StripPitch(taps)), kStep);
+  }
+  return sizes;
 }
 
 // Whether rows of x are gathered one by one: boxes of a smaller batch would be mostly empty, and they are of one group.
@@ -167,7 +176,8 @@ DweightPlan Plan(const Dweight& dweight, const Taps& taps, const gpu::Device& de
 }
 
 bool IsInReach(const Dweight& dweight, const DenseTaps& taps) {
-  if (HasGroups(dweight)) return false;
+  DweightGroups groups;
+  if (!FindGroups(dweight, taps, &groups)) return false;
   constexpr int kMostStride = 8, kMostOffset = 255;  // of the copy engine
   const int32_t kernel[2] = {dweight.slots / taps.kernel_width, taps.kernel_width};
   for (int d = 0; d < 2; ++d) {

@@ -48,8 +48,7 @@ DweightPlan PlanDweight(const gpu::Dweight& dweight, const gpu::SlotTaps& taps, 
 
 // Whether Hopper's kernels are to compute `dweight`: where they can if `forced`, else where they are expected to be
 // the faster ones, too; and how. They can where x and g are of one 16-bit type, channels and columns multiples of 8,
-// with room for partial sums, a dense convolution within the copy engine's reach, and groups over tables without slots
-// alone.
+// with room for partial sums, a dense convolution within the copy engine's reach, and groups not with slots nor mixed.
 bool ChooseDweight(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const gpu::Device& device, bool forced,
                    DweightPlan* plan);
 bool ChooseDweight(const gpu::Dweight& dweight, const gpu::ColumnTaps& taps, const gpu::Device& device, bool forced,

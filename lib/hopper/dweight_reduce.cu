@@ -69,8 +69,8 @@ KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, int64_t number, Eigh
   }
 }
 
-// The lane's share of the sums of boxes: parts of all row tiles, as if each tile had as many as one may have.
-KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column) {
+// The lane's share of the sums of boxes of a list: parts of all row tiles, as if each tile had as many as one may have.
+KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int list, int lane, int column) {
   const DweightSchedule& schedule = r.task.schedule;
   const int sums = BiasParts(r.tile.columns), quads = r.tile.columns / 4;
   const float4* const partials =
@@ -85,7 +85,7 @@ KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column
       const int32_t at = first + i * kBiasLanes;
       from[i] = nullptr;
       if (at >= schedule.row_tiles * most) continue;
-      const DweightParts parts = PartsOf(schedule, 0, at / most * schedule.column_tiles + column / r.tile.columns);
+      const DweightParts parts = PartsOf(schedule, list, at / most * schedule.column_tiles + column / r.tile.columns);
       const int32_t part = parts.first + at % most / sums;
       if (part < parts.end) from[i] = partials + int64_t{part} * (kBiasSums / 4) + at % sums * quads;
     }
@@ -124,7 +124,7 @@ KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4*
   const int column = (static_cast<int>(block % blocks) * kWidth + threadIdx.x % kWidth) * 4;
   float4 sum = {0, 0, 0, 0};
   if (column < r.task.columns) {
-    sum = r.task.SumsBoxes() ? AddBoxSums(r, lane, column) : AddRowSums(r, group, lane, column);
+    sum = r.task.SumsBoxes() ? AddBoxSums(r, group, lane, column) : AddRowSums(r, group, lane, column);
   }
   AddLanes(kWidth, shared, &sum);
   if (lane != 0 || column >= r.task.columns) return;

@@ -23,7 +23,6 @@ struct GatherGroups {
   gpu::Divisor batch;  // of one group
   int32_t x_back;      // the same, where groups share x, else 0
   int32_t table_rows;  // of one group; 0 where they share the table
-  bool own_g;          // whether each group of the result has rows of g of its own
 
 #if defined(KNNCONV_KERNELS)
   // What an entry reads: an entry of x, and rows of the table from `first_row` on.
@@ -54,6 +53,8 @@ struct DweightTask {
   float* partials;       // a tile for each part
   float* bias_partials;  // kBiasSums for each part; unless SumsBoxes, for each share and kBiasSums columns; null: no db
   int32_t results;       // groups of dw
+  bool own_g;            // whether each of them has rows of g of its own
+  int32_t own_images;    // of x, of each of them; 0 where they share x; kDense only
   GatherGroups groups;   // kGathered only
   const void* x;         // [entries * table.sources, channels]; likewise
   int32_t channels;      // likewise

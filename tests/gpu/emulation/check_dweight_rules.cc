@@ -120,6 +120,13 @@ void CheckGroups() {
   dweight.shapes = {Shape({1}), Shape({16})};
   dweight.partial_elements = 70000;  // 6 tiles of 192 x 64 have more
   Require("dweight without room", Ask(dweight, taps, kH200, hopper) == kNone);
+  Dweight images = Gradient(1, 9, 64, 64);
+  images.shapes = {Shape({8}), Shape({1})};
+  images.x_groups = images.g_groups = Step(256 * 64);
+  Require("dweight of each image", Ask(images, Pixels(16), kH200) == kHopperTiles);
+  Require("dweight of each image of 49 pixels", Ask(images, Pixels(7), kH200) == kTiles);
+  images.x_groups = {};
+  Require("dweight of one image and each g", Ask(images, Pixels(7), kH200) == kHopperTiles);
   Require("dweight a sample, slots", Ask(dweight, Slots(4096, 4096, 16, 16), kH200, hopper) == kNone);
 }
 

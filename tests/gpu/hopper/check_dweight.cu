@@ -23,6 +23,9 @@ int CheckTiles() {
   for (int tile = -1; tile < hopper::kDweightTileCount; ++tile) {
     const bool has_strips = tile >= 0 && hopper::kDweightTiles[tile].has_strips();
     std::vector<Case> cases = has_strips ? StripCases() : ValueCases();
+    if (!has_strips) {
+      for (const Case& c : DenseGroupCases()) cases.push_back(c);
+    }
     if (tile < 0) {
       for (const Case& c : StripCases()) cases.push_back(c);
     }
@@ -95,6 +98,8 @@ std::vector<TimedCase> TimedCases() {
       {Dense("14x14 256", 128, 14, 14, 256, 256, 3, 1, 1), 0.0577, {b, c, strips}},
       {Dense("7x7 512", 128, 7, 7, 512, 512, 3, 1, 1), 0.0557, {b, c, strips}},
       {Dense("28x28 256 stride 2", 128, 28, 28, 256, 256, 3, 2, 1), 0.0588, {b, c}},
+      {Groups(Dense("16x16 64 each", 1, 16, 16, 64, 64, 3, 1, 1), 128, false, true, true, false), 0, {a, h}},
+      {Groups(Dense("56x56 64 each", 1, 56, 56, 64, 64, 3, 1, 1), 16, false, true, true, false), 0, {a, h}},
       {Dense("16x16 64", 256, 16, 16, 64, 64, 3, 1, 1), 0.0268, {a, h, strips}},
       {Dense("8x8 64-128", 256, 8, 8, 64, 128, 3, 1, 1), 0.0206, {g, f, strips}},
   };

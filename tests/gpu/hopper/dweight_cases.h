@@ -88,6 +88,16 @@ inline std::vector<Case> GatherCases() {
   };
 }
 
+// Gradients a sample.
+inline std::vector<Case> DenseGroupCases() {
+  return {
+      Groups(Dense("images", 2, 8, 8, 72, 136, 3, 1, 1), 5, false, true, true, false),
+      Groups(Dense("images_stride", 4, 15, 16, 64, 64, 3, 2, 1), 3, false, true, true, false),
+      Groups(Dense("images_of_x", 1, 16, 12, 64, 72, 3, 1, 1), 3, false, true, false, false),
+      Groups(Dense("images_of_g", 3, 9, 7, 64, 328, 3, 1, 1), 4, false, false, true, false),
+  };
+}
+
 // Tables without slots, one a sample; or gradients a sample.
 inline std::vector<Case> GroupCases() {
   return {
