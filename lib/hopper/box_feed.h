@@ -37,9 +37,6 @@ class BoxFeeder {
   }
 
  private:
-  // The tile's group of source rows.
-  KNNCONV_DEVICE int SourceGroup(const TapTile& tile) const { return plan_.groups.source_rows > 0 ? tile.group : 0; }
-
   // Loads every slot's matrix, for all teams.
   KNNCONV_DEVICE void LoadResident() const {
     pipe_.Resident().ArriveExpecting(plan_.gemm.slots * Shape::kSlotBytes);
@@ -75,7 +72,8 @@ class BoxFeeder {
       if (walk_.IsEmpty(tile)) continue;
       const PixelClass& pixels = plan_.classes[tile.pixel_class];
       const PixelPlace first = PlaceOf(pixels, tile.row_tile * Shape::kRows);
-      const auto image = static_cast<int>(first.image + SourceGroup(tile) * plan_.gemm.batch);
+      const int group = plan_.groups.source_rows > 0 ? tile.group : 0;
+      const auto image = static_cast<int>(first.image + group * plan_.gemm.batch);
       const int h = pixels.corner[0] + first.i * gpu::StepOf(plan_.gemm.window, 0);
       const int w = pixels.corner[1] + first.j * gpu::StepOf(plan_.gemm.window, 1);
       const PixelLine vertical = pixels.line[0], horizontal = pixels.line[1];
@@ -203,12 +201,15 @@ class BoxFeeder {
   }
 
   KNNCONV_DEVICE void LoadTableTap(const TapSpan& span, const LaneTap& tap, StepNote note) {
-    const int group = SourceGroup(span.tile);
     LoadTap(span.tile, tap.slot, note, [&](char* to, Barrier* full, int channel) {
 #pragma unroll
       for (int i = 0; i < Shape::kBoxes; ++i) {
-        LoadBox(to + i * kBoxRows * kStepDepth * 2, &plan_.source[0], full, channel, tap.node[i], span.box[i].first,
-                group);
+        char* const box = to + i * kBoxRows * kStepDepth * 2;
+        if (plan_.groups.source_rows == 0) {
+          LoadBox(box, &plan_.source[0], full, channel, tap.node[i], span.box[i].first);
+        } else {
+          LoadBox(box, &plan_.source[0], full, channel, tap.node[i], span.box[i].first, span.tile.group);
+        }
       }
     });
   }

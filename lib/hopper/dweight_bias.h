@@ -124,22 +124,20 @@ class DweightBoxBias {
   typename DweightRing<Tile>::Place place_;
 };
 
-// Sums share `number` of the rows of g that groups of the result have, kBiasSums columns at a time: a thread has four
-// of them and every parts-th row.
+// Sums the block's shares of g's rows, kBiasSums columns at a time: a thread has four of them and every parts-th row.
 template <typename T>
-KNNCONV_DEVICE void SumShare(const DweightTask& task, int number, int thread) {
+KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
   constexpr int kBatch = 16;  // rows loaded at a time: few threads have to keep memory busy
-  const int shares = task.RowShares(), list = number / shares;
-  const int64_t share = CeilDiv(task.g_rows, shares), begin = share * (number - list * shares);
-  const int64_t end = min(begin + share, task.g_rows);
-  const int64_t rows_before = list * task.g_rows;  // of the lists before
-  float4* out = reinterpret_cast<float4*>(task.bias_partials) +
-                CeilDiv(task.columns, kBiasSums) * (kBiasSums / 4) * number;
-  for (int first = 0; first < task.columns; first += kBiasSums, out += kBiasSums / 4) {
+  const int chunks = static_cast<int>(CeilDiv(task.columns, kBiasSums));
+  for (int unit = blockIdx.x; unit < task.results * task.RowShares() * chunks; unit += gridDim.x) {
+    const int number = unit / chunks, list = number / task.RowShares();
+    const int first = (unit - number * chunks) * kBiasSums;
+    const int64_t share = CeilDiv(task.g_rows, task.RowShares());
+    const int64_t begin = list * task.g_rows + share * (number - list * task.RowShares());
+    const int64_t end = min(begin + share, (list + 1) * task.g_rows);
     const int columns = min(task.columns - first, kBiasSums), quads = columns / 4, parts = BiasParts(columns);
     const bool exists = thread / quads < parts;
-    const int64_t matrix = task.own_g ? rows_before * task.columns : 0;
-    const T* const g = static_cast<const T*>(task.g) + matrix + first + thread % quads * 4;
+    const T* const g = static_cast<const T*>(task.g) + first + thread % quads * 4;
     float4 total = {0, 0, 0, 0};
     for (int64_t row = begin; row < end; row += kBatch * parts) {
       const int64_t first_row = row + thread / quads;
@@ -147,7 +145,7 @@ KNNCONV_DEVICE void SumShare(const DweightTask& task, int number, int thread) {
       if (task.table.zero_empty_rows) {
 #pragma unroll 1
         for (int i = 0; i < kBatch && first_row + i * parts < end; ++i) {
-          if (!HasTaps(task, rows_before + first_row + i * parts)) counted &= ~(1u << i);
+          if (!HasTaps(task, first_row + i * parts)) counted &= ~(1u << i);
         }
       }
       uint2 four[kBatch];
@@ -162,16 +160,7 @@ KNNCONV_DEVICE void SumShare(const DweightTask& task, int number, int thread) {
       for (int i = 0; i < kBatch; ++i) AddTo(&sum, reinterpret_cast<const FourOf<T>&>(four[i]));
       AddTo(&total, sum);
     }
-    out[thread] = total;
-  }
-}
-
-// Sums the block's shares of g's rows.
-template <typename T>
-KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
-  const int count = task.results * task.RowShares();
-  for (int number = static_cast<int>(blockIdx.x); number < count; number += static_cast<int>(gridDim.x)) {
-    SumShare<T>(task, number, thread);
+    reinterpret_cast<float4*>(task.bias_partials)[int64_t{unit} * (kBiasSums / 4) + thread] = total;
   }
 }
 

@@ -40,7 +40,7 @@ bool FindGroups(const Dweight& dweight, const gpu::GroupStrides& tables, Dweight
     return false;
   }
   *groups = {static_cast<int32_t>(results), static_cast<int32_t>(members), x > 0, g > 0, table > 0};
-  return members == 1 || groups->own_g;
+  return true;
 }
 
 // Whether strips can serve a dense convolution that is in reach.
@@ -197,6 +197,7 @@ bool IsInReach(const Dweight& dweight, const ColumnTaps& taps) {
   DweightGroups groups;
   if (!IsInReach(dweight, taps.table) || !FindGroups(dweight, taps.index_groups, &groups)) return false;
   if (!Gathers(dweight)) return true;
+  if (groups.count() > 1 && !groups.own_g) return false;
   // Rows of x that are gathered have numbers over all groups and batch entries; so have these, and slots of dw.
   const int64_t count = groups.count();
   return count * std::max(dweight.batch * taps.table.sources, int64_t{dweight.slots}) <= INT32_MAX &&

@@ -143,10 +143,9 @@ class DweightGatherer {
     if (thread_ == 0) {
       const int first_column = segment.column_tile * Tile::kColumns;
       const int boxes = min(Tile::kColumnBoxes, (task_.columns - first_column + kBox - 1) / kBox);
-      const int matrix = task_.own_g ? segment.list : 0;
       full->ArriveExpecting(boxes * kBoxBytes);
       for (int box = 0; box < boxes; ++box) {
-        LoadBox(ring.ColumnBox(stage, box), g_, full, first_column + box * kBox, position, matrix);
+        LoadBox(ring.ColumnBox(stage, box), g_, full, first_column + box * kBox, position, segment.list);
       }
     }
     __syncwarp();

@@ -89,7 +89,7 @@ inline gpu::Status EncodeOperands(const gpu::Dweight& dweight, const gpu::Neighb
 inline gpu::Status EncodeGathered(const gpu::Dweight& dweight, const DweightGroups& groups, int64_t rows,
                                   DweightMaps* maps) {
   maps->x = {};
-  return EncodeCotangent(dweight, rows, groups.own_g ? groups.results : 1, &maps->g);
+  return EncodeCotangent(dweight, rows, groups.results, &maps->g);
 }
 
 inline gpu::Status EncodeOperands(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const DweightGroups& groups,

@@ -53,7 +53,7 @@ struct DweightTask {
   float* partials;       // a tile for each part
   float* bias_partials;  // kBiasSums for each part; unless SumsBoxes, for each share and kBiasSums columns; null: no db
   int32_t results;       // groups of dw
-  bool own_g;            // whether each of them has rows of g of its own
+  bool own_g;            // whether each of them has rows of g of its own; kDense only
   int32_t own_images;    // of x, of each of them; 0 where they share x; kDense only
   GatherGroups groups;   // kGathered only
   const void* x;         // [entries * table.sources, channels]; likewise

@@ -127,14 +127,14 @@ KNNCONV_DEVICE void LoadPixels(void* to, const CUtensorMap* map, Barrier* barrie
 
 // Stores the box at `from` to the coordinates; what lies outside the tensor is left out. The caller's latest stores
 // make a batch when it commits them. The caller's own writes to the box need FenceAsyncProxy first.
+KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+               "r"(SharedAddress(from)), "r"(c0), "r"(c1)
+               : "memory");
+}
 KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, int c1, int c2) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
                "r"(SharedAddress(from)), "r"(c0), "r"(c1), "r"(c2)
-               : "memory");
-}
-KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, int c1, int c2, int c3) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
-               "r"(SharedAddress(from)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                : "memory");
 }
 KNNCONV_DEVICE void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

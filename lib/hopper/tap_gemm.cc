@@ -31,10 +31,11 @@ BoxMap WeightMap(const gpu::TapGemm& gemm, const TapGroups& groups, int tile_col
 BoxMap TableMap(const gpu::TapGemm& gemm, const TapGroups& groups) {
   const auto depth = static_cast<uint64_t>(gemm.depth), rows = static_cast<uint64_t>(gemm.source_rows);
   const auto batch = static_cast<uint64_t>(gemm.batch);
+  const bool own = groups.source_rows > 0;
   return {gemm.source_type,
           gemm.source,
-          4,
-          {depth, rows, batch, Matrices(groups, groups.source_rows > 0)},
+          own ? 4 : 3,
+          {depth, rows, batch, Matrices(groups, own)},
           {2 * depth, 2 * depth * rows, 2 * depth * rows * batch},
           {kStepDepth, 1, kBoxRows, 1}};
 }
@@ -52,9 +53,12 @@ PixelMap PixelMapOf(const gpu::TapGemm& gemm, const PixelClass& pixels, int64_t 
   return map;
 }
 
-// Boxes need rows that follow each other in the result, or in the batch of a node.
-Stores StoresOf(const gpu::TapGemm& gemm, Source source, int64_t row_groups) {
-  const bool flat = row_groups * gemm.batch * gemm.nodes <= INT32_MAX;
+// Boxes need rows that follow each other in the result, or in the batch of a node, and behind the last of them there is
+// nothing to write.
+Stores StoresOf(const gpu::TapGemm& gemm, const TapForm& form) {
+  if (TileGroups(form) > 1) return Stores::kRows;
+  const Source source = form.tile.source;
+  const bool flat = RowGroups(form) * gemm.batch * gemm.nodes <= INT32_MAX;
   if (gemm.kind == gpu::Taps::kWindow) {
     const bool one_class = !gemm.window.transposed || (gemm.window.stride[0] == 1 && gemm.window.stride[1] == 1);
     return one_class && flat ? Stores::kFlat : Stores::kRows;
@@ -64,36 +68,32 @@ Stores StoresOf(const gpu::TapGemm& gemm, Source source, int64_t row_groups) {
   return gemm.batch == 1 && flat && gemm.kind != gpu::Taps::kSources ? Stores::kFlat : Stores::kRows;
 }
 
-BoxMap OutMap(const gpu::TapGemm& gemm, const TapGroups& groups, int64_t row_groups, Stores stores) {
+BoxMap OutMap(const gpu::TapGemm& gemm, const TapForm& form, Stores stores) {
   const auto columns = static_cast<uint64_t>(gemm.columns), batch = static_cast<uint64_t>(gemm.batch);
   const auto nodes = static_cast<uint64_t>(gemm.nodes), bytes = static_cast<uint64_t>(gpu::ElementBytes(gemm.out_type));
   const auto line = static_cast<uint32_t>(128 / bytes);
-  const auto count = static_cast<uint64_t>(groups.count);
   if (stores == Stores::kFlat) {
-    const uint64_t rows = static_cast<uint64_t>(row_groups) * batch * nodes;
-    return {gemm.out_type, gemm.out, 3, {columns, rows, count / static_cast<uint64_t>(row_groups)},
-            {bytes * columns, bytes * columns * rows}, {line, kStoredRows, 1}};
+    const uint64_t rows = static_cast<uint64_t>(RowGroups(form)) * batch * nodes;
+    return {gemm.out_type, gemm.out, 2, {columns, rows}, {bytes * columns}, {line, kStoredRows}};
   }
-  return {gemm.out_type, gemm.out, 4, {columns, nodes, batch, count},
-          {bytes * columns, bytes * columns * nodes, bytes * columns * nodes * batch}, {line, 1, kStoredRows, 1}};
+  return {gemm.out_type, gemm.out, 3, {columns, nodes, batch}, {bytes * columns, bytes * columns * nodes},
+          {line, 1, kStoredRows}};
 }
 
 gpu::Status MakePlan(const gpu::TapGemm& gemm, const TapForm& form, TapPlan* plan) {
   const TileForm& tile = form.tile;
-  const int64_t row_groups = RowGroups(form);
   plan->gemm = gemm;
   plan->groups = form.groups;
-  plan->row_groups = static_cast<int32_t>(row_groups);
+  plan->row_groups = static_cast<int32_t>(RowGroups(form));
+  plan->tile_groups = static_cast<int32_t>(TileGroups(form));
   plan->class_count = std::max<int32_t>(form.classes.count, 1);
-  plan->stores = StoresOf(gemm, tile.source, row_groups);
+  plan->stores = StoresOf(gemm, form);
   plan->parts = Parts(gemm, tile);
   plan->column_tiles = static_cast<int32_t>(CeilDiv(gemm.columns, tile.columns));
   plan->row_tiles = RowTiles(gemm, form);
-  plan->tiles = TileGroups(form) * plan->class_count * plan->row_tiles * plan->column_tiles;
+  plan->tiles = int64_t{plan->tile_groups} * plan->class_count * plan->row_tiles * plan->column_tiles;
   KNNCONV_GPU_RETURN_IF_ERROR(Encode(WeightMap(gemm, form.groups, tile.columns), &plan->weight));
-  if (plan->stores != Stores::kRows) {
-    KNNCONV_GPU_RETURN_IF_ERROR(Encode(OutMap(gemm, form.groups, row_groups, plan->stores), &plan->out));
-  }
+  if (plan->stores != Stores::kRows) KNNCONV_GPU_RETURN_IF_ERROR(Encode(OutMap(gemm, form, plan->stores), &plan->out));
   plan->images = gemm.batch * static_cast<int64_t>(Matrices(form.groups, form.groups.source_rows > 0));
   for (int i = 0; i < form.classes.count; ++i) {
     plan->classes[i] = form.classes.of[i];

@@ -14,8 +14,8 @@ inline constexpr int kSliceDepth = 16;  // of one product
 // How a tile's rows reach the result.
 enum class Stores : int {
   kRows,   // one by one, from anywhere to anywhere
-  kFlat,   // as boxes {columns, kStoredRows, 1 group}: rows of the tile follow each other in the result
-  kTable,  // as boxes {columns, 1 node, kStoredRows batch entries, 1 group}
+  kFlat,   // as boxes {columns, kStoredRows}: rows of the tile follow each other in the result
+  kTable,  // as boxes {columns, 1 node, kStoredRows batch entries}
 };
 inline constexpr int kStoredRows = 16;  // a warp's share of a product
 
@@ -29,6 +29,7 @@ struct TapPlan {
   int64_t row_tiles;    // of each class
   int32_t class_count;  // 1 of tables
   int32_t row_groups;   // whose nodes follow each other in tiles
+  int32_t tile_groups;  // that have tiles of their own
   int64_t images;       // of a kWindow `gemm`'s source, of all groups
   int32_t column_tiles;
   int32_t parts;  // of a node's batch: the copies that cover it

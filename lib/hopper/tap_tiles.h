@@ -10,7 +10,7 @@ namespace knnconv::hopper {
 
 struct TapTile {
   int64_t row_tile;
-  int group;  // the first, if its rows are of several
+  int group;  // 0 if its rows are of several
   int pixel_class;
   int first_column;
 };
@@ -23,8 +23,10 @@ struct RowPlace {
 
 // Batch entries are fastest, then nodes: neighbours share taps.
 KNNCONV_DEVICE RowPlace PlaceOf(const TapPlan& plan, const TapTile& tile, int64_t row) {
-  const gpu::Split entry = gpu::Divide(row, plan.gemm.batch), node = gpu::Divide(entry.quotient, plan.gemm.nodes);
-  return {tile.group + node.quotient, node.remainder, entry.remainder, node.quotient < plan.row_groups};
+  const gpu::Split entry = gpu::Divide(row, plan.gemm.batch);
+  if (plan.row_groups == 1) return {tile.group, entry.quotient, entry.remainder, entry.quotient < plan.gemm.nodes};
+  const gpu::Split node = gpu::Divide(entry.quotient, plan.gemm.nodes);
+  return {node.quotient, node.remainder, entry.remainder, node.quotient < plan.row_groups};
 }
 
 // A table's box: batch entries from `first` on of one node, or of none where `node` lies beyond the last.
@@ -66,9 +68,13 @@ class TileWalk {
   KNNCONV_DEVICE TapTile Tile(int64_t turn) const {
     const gpu::Split columns = gpu::Divide(Index(turn), plan_.column_tiles);
     const gpu::Split rows = gpu::Divide(columns.quotient, plan_.row_tiles);
-    const gpu::Split classes = gpu::Divide(rows.quotient, plan_.class_count);
-    return {rows.remainder, static_cast<int>(classes.quotient), static_cast<int>(classes.remainder),
-            static_cast<int>(columns.remainder) * Shape::kColumns};
+    TapTile tile{rows.remainder, 0, static_cast<int>(rows.quotient),
+                 static_cast<int>(columns.remainder) * Shape::kColumns};
+    if (plan_.tile_groups > 1) {
+      tile.group = tile.pixel_class / plan_.class_count;
+      tile.pixel_class -= tile.group * plan_.class_count;
+    }
+    return tile;
   }
 
   // Classes differ in their pixels, so some have fewer tiles than others.
@@ -105,7 +111,7 @@ class TileWalk {
     return box.node < gemm.nodes && b < gemm.batch ? (first_entry + b) * gemm.nodes + box.node : kNoRow;
   }
 
-  // Where the box goes that starts with row `row` of the tile, beside its column and group; by plan.stores.
+  // Where the box goes that starts with row `row` of the tile, beside its column; by plan.stores.
   KNNCONV_DEVICE int FlatRow(const TapTile& tile, int row) const {
     return static_cast<int>(tile.row_tile * Shape::kRows + row);
   }

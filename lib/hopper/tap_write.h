@@ -95,10 +95,10 @@ class TileWriter {
     if (lane_ != 0) return;
     const int row = first_row_ + block * 64 + warp_ % 4 * kStoredRows;
     if (plan_.stores == Stores::kFlat) {
-      StoreBox(&plan_.out, results, first_column, walk_.FlatRow(tile, row), tile.group);
+      StoreBox(&plan_.out, results, first_column, walk_.FlatRow(tile, row));
     } else {
       const TableBox box = walk_.TableRows(tile, row);
-      StoreBox(&plan_.out, results, first_column, static_cast<int>(box.node), box.first, tile.group);
+      StoreBox(&plan_.out, results, first_column, static_cast<int>(box.node), box.first);
     }
     CommitStores();
   }

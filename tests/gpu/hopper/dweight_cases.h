@@ -107,7 +107,7 @@ inline std::vector<Case> GroupCases() {
       Groups(Table("split_rows", 7, 64, 72, 50, 41, 4), 4, true, false, true, true),
       Groups(Table("gradients", 1, 64, 64, 90, 37, 9), 6, false, true, true, true),
       Groups(Table("gradients_of_a_table", 40, 72, 88, 23, 15, 9), 3, false, true, true, false),
-      Groups(Table("gradients_of_x", 2, 136, 64, 23, 45, 5), 4, false, true, false, true),
+      Groups(Table("gradients_of_tables", 2, 136, 64, 23, 45, 5), 4, false, false, true, true),
       Groups(Table("gradients_of_g", 3, 64, 256, 23, 45, 3), 150, false, false, true, false),
   };
 }
