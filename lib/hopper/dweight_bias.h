@@ -55,10 +55,11 @@ KNNCONV_DEVICE bool WarpHasTaps(const gpu::NeighborTable& table, int32_t row) {
 }
 
 // Whether a row of g, counted over all batch entries, has taps.
+template <bool kGathers>
 KNNCONV_DEVICE bool HasTaps(const DweightTask& task, int64_t g_row) {
   const gpu::NeighborTable& table = task.table;
   int64_t row = g_row % table.outputs;
-  if (task.kind == TapsKind::kGathered) row += task.groups.Of(static_cast<uint32_t>(g_row / table.outputs)).first_row;
+  if constexpr (kGathers) row += task.groups.Of(static_cast<uint32_t>(g_row / table.outputs)).first_row;
   const int64_t first = row * table.neighbours;
 #pragma unroll 1
   for (int tap = 0; tap < table.neighbours; ++tap) {
@@ -125,15 +126,18 @@ class DweightBoxBias {
 };
 
 // Sums the block's shares of g's rows, kBiasSums columns at a time: a thread has four of them and every parts-th row.
-template <typename T>
+template <typename T, bool kGathers>
 KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
   constexpr int kBatch = 16;  // rows loaded at a time: few threads have to keep memory busy
   const int chunks = static_cast<int>(CeilDiv(task.columns, kBiasSums));
-  for (int unit = blockIdx.x; unit < task.results * task.RowShares() * chunks; unit += gridDim.x) {
-    const int number = unit / chunks, list = number / task.RowShares();
+  // Held in registers, these would push the ring's addresses out of them.
+  const auto results = [&] { return kGathers ? task.results : 1; };
+  const auto shares = [&] { return kGathers ? task.RowShares() : task.schedule.blocks; };
+  for (int unit = blockIdx.x; unit < results() * shares() * chunks; unit += gridDim.x) {
+    const int number = unit / chunks, list = kGathers ? number / shares() : 0;
     const int first = (unit - number * chunks) * kBiasSums;
-    const int64_t share = CeilDiv(task.g_rows, task.RowShares());
-    const int64_t begin = list * task.g_rows + share * (number - list * task.RowShares());
+    const int64_t share = CeilDiv(task.g_rows, shares());
+    const int64_t begin = list * task.g_rows + share * (number - list * shares());
     const int64_t end = min(begin + share, (list + 1) * task.g_rows);
     const int columns = min(task.columns - first, kBiasSums), quads = columns / 4, parts = BiasParts(columns);
     const bool exists = thread / quads < parts;
@@ -145,7 +149,7 @@ KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
       if (task.table.zero_empty_rows) {
 #pragma unroll 1
         for (int i = 0; i < kBatch && first_row + i * parts < end; ++i) {
-          if (!HasTaps(task, first_row + i * parts)) counted &= ~(1u << i);
+          if (!HasTaps<kGathers>(task, first_row + i * parts)) counted &= ~(1u << i);
         }
       }
       uint2 four[kBatch];

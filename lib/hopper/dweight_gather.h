@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if (warp < kGatherThreads / 32) {
       DweightGatherer<Tile>(task, &g, table, static_cast<int>(threadIdx.x)).Run(ring);
     } else if (task.bias_partials != nullptr) {
-      SumRows<T>(task, static_cast<int>(threadIdx.x) - kGatherThreads);
+      SumRows<T, true>(task, static_cast<int>(threadIdx.x) - kGatherThreads);
     }
   } else {
     if constexpr (Tile::kMovesRegisters) GrowRegisters<Tile::kProductRegisters>();
