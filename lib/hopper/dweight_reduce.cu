@@ -117,11 +117,11 @@ KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int group, int lane,
 }
 
 // A block has kThreads / kBiasLanes times four columns of a group of the result.
-KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4* shared) {
+KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int block, float4* shared) {
   constexpr int kWidth = kThreads / kBiasLanes;
   const int lane = threadIdx.x / kWidth;
-  const int blocks = static_cast<int>(CeilDiv(r.task.columns, kWidth * 4)), group = static_cast<int>(block / blocks);
-  const int column = (static_cast<int>(block % blocks) * kWidth + threadIdx.x % kWidth) * 4;
+  const int blocks = (r.task.columns + kWidth * 4 - 1) / (kWidth * 4), group = block / blocks;
+  const int column = ((block - group * blocks) * kWidth + static_cast<int>(threadIdx.x) % kWidth) * 4;
   float4 sum = {0, 0, 0, 0};
   if (column < r.task.columns) {
     sum = r.task.SumsBoxes() ? AddBoxSums(r, group, lane, column) : AddRowSums(r, group, lane, column);
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
   // Of db first: theirs are the longest chains of loads.
   const int64_t bias_blocks = gridDim.x - reduction.weight_blocks;
   if (blockIdx.x < bias_blocks) {
-    ReduceBias(reduction, blockIdx.x, reinterpret_cast<float4*>(shared));
+    ReduceBias(reduction, static_cast<int>(blockIdx.x), reinterpret_cast<float4*>(shared));
   } else {
     ReduceWeight(reduction, blockIdx.x - bias_blocks, shared);
   }
