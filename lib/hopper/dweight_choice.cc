@@ -198,10 +198,11 @@ bool IsInReach(const Dweight& dweight, const ColumnTaps& taps) {
   if (!IsInReach(dweight, taps.table) || !FindGroups(dweight, taps.index_groups, &groups)) return false;
   if (!Gathers(dweight)) return true;
   if (groups.count() > 1 && !groups.own_g) return false;
-  // Rows of x that are gathered have numbers over all groups and batch entries; so have these, and slots of dw.
-  const int64_t count = groups.count();
-  return count * std::max(dweight.batch * taps.table.sources, int64_t{dweight.slots}) <= INT32_MAX &&
-         HasShortNumbers(GatheredPositions(dweight, taps));
+  // Rows of x that are gathered have numbers over all groups and batch entries; over groups, so have rows of tables and
+  // slots of dw.
+  const int64_t x_rows = dweight.batch * taps.table.sources;
+  const int64_t most = std::max({x_rows, int64_t{taps.table.outputs}, int64_t{dweight.slots}});
+  return groups.count() * most <= INT32_MAX && HasShortNumbers(GatheredPositions(dweight, taps));
 }
 bool IsInReach(const Dweight& dweight, const SlotTaps& taps) {
   return !HasGroups(dweight) && IsInReach(dweight, taps.table);

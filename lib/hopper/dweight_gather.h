@@ -106,8 +106,8 @@ class DweightGatherer {
   // Requests the entries of the thread's position in a later step.
   KNNCONV_DEVICE void ReadTable(int place, bool exists, gpu::BatchWalk* position) const {
     if (exists) {
-      const int64_t table_row = task_.groups.Of(position->batch()).first_row + position->at();
-      const int32_t* const row = task_.table.indices + table_row * task_.table.neighbours;
+      const int32_t table_row = task_.groups.Of(position->batch()).first_row + static_cast<int32_t>(position->at());
+      const int32_t* const row = task_.table.indices + int64_t{table_row} * task_.table.neighbours;
       int slot = first_slot_, channel_box = first_channel_box_;
 #pragma unroll 1
       for (int box = 0; box < row_boxes_; ++box) {

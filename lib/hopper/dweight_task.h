@@ -27,12 +27,11 @@ struct GatherGroups {
 #if defined(KNNCONV_KERNELS)
   // What an entry reads: an entry of x, and rows of the table from `first_row` on.
   struct Reads {
-    int32_t x;
-    int64_t first_row;
+    int32_t x, first_row;
   };
   KNNCONV_DEVICE Reads Of(uint32_t entry) const {
     const int group = batch.Divide(static_cast<int>(entry)).quotient;
-    return {static_cast<int>(entry) - group * x_back, int64_t{group} * table_rows};
+    return {static_cast<int>(entry) - group * x_back, group * table_rows};
   }
 #endif
 };

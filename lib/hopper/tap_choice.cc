@@ -48,6 +48,7 @@ double Microseconds(const gpu::TapGemm& gemm, const FormCost& cost, const TapFor
 bool Takes(const gpu::TapGemm& gemm, const gpu::Device& device) {
   if (!IsHopper(device) || gemm.source_type != gemm.compute_type) return false;
   if (gemm.out_type != gemm.compute_type && gemm.out_type != gpu::Element::kF32) return false;
+  if (gemm.transposed && gemm.bias != nullptr) return false;  // no operation has both
   if (gemm.depth % 8 != 0 || gemm.columns % 8 != 0) return false;  // lines of multiples of 16 bytes
   if (!IsAligned(gemm.source) || !IsAligned(gemm.weight) || !IsAligned(gemm.out) || !IsAligned(gemm.bias)) return false;
   // Tensor maps have no empty dimensions.
