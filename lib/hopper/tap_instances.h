@@ -17,7 +17,8 @@ namespace internal {
 template <typename Shape>
 bool Sorts(const TapPlan& plan, int multiprocessors) {
   const bool is_short = plan.gemm.depth <= kStepDepth && plan.tiles <= 4 * multiprocessors;
-  return plan.gemm.kind == gpu::Taps::kSources && plan.gemm.nodes <= Shape::kSortedNodes && !is_short;
+  return plan.gemm.kind == gpu::Taps::kSources && plan.gemm.nodes <= Shape::kSortedNodes && !is_short &&
+         plan.groups.count == 1;
 }
 
 template <typename Shape, auto kKernel, int kSharedBytes>

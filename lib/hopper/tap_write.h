@@ -29,6 +29,10 @@ class TileWriter {
   KNNCONV_DEVICE void Write(const TapTile& tile, const Sums& sums, bool own_is_unwritten, bool own_is_dead) {
     const bool looks_up = plan_.stores == Stores::kRows && !own_is_unwritten;
     const int64_t out_row = looks_up ? walk_.OutRow(tile, own_row_) : kNoRow;
+    if constexpr (kHasBias) {
+      bias_ = plan_.gemm.bias;
+      if (bias_ != nullptr) bias_ += int64_t{tile.group} * plan_.groups.bias;
+    }
     if (plan_.gemm.out_type == gpu::Element::kF32) {
       WriteAs<float>(tile, sums, out_row, own_is_dead);
     } else {
@@ -42,6 +46,8 @@ class TileWriter {
   }
 
  private:
+  static constexpr bool kHasBias = !Shape::kTransposed;  // dinput has none
+
   // out = round(sums + bias). Each warp gathers 16 rows and 128 bytes of them at a time in shared memory, to store
   // lines.
   template <typename Out>
@@ -56,14 +62,13 @@ class TileWriter {
         using Columns = SplitColumns<Shape>;
         if (Columns::OwnerOf(first / Columns::kWidth) != walk_.rank()) continue;
       }
-      const int columns = min(kLine, Shape::kColumns - first);
 #pragma unroll
       for (int block = 0; block < Shape::kBlocks; ++block) {
         char* results = NextResults();
         if constexpr (sizeof(Out) == 2) {
-          GatherPacked<Out>(results, sums[block] + first / 2, first_column, columns);
+          GatherPacked<Out>(results, tile, sums[block], first);
         } else {
-          GatherFloats(results, sums[block] + first / 2, first_column, columns);
+          GatherFloats(results, tile, sums[block], first);
         }
         if (const uint32_t rows = dead >> block * 16 & 0xffff; rows != 0) ClearRows(results, rows);
         if (plan_.stores == Stores::kRows) {
@@ -75,32 +80,32 @@ class TileWriter {
     }
   }
 
-  // round(sums + bias) of 16 rows and `columns` columns, four matrices of 8 x 8 at a time.
+  // round(sums + bias) of 16 rows and a line's columns from `first` on, four matrices of 8 x 8 at a time.
   template <typename Out>
-  KNNCONV_DEVICE void GatherPacked(char* results, const float* sums, int first_column, int columns) const {
+  KNNCONV_DEVICE void GatherPacked(char* results, const TapTile& tile, const float (&sums)[Shape::kColumns / 2],
+                                   int first) const {
 #pragma unroll
-    for (int j = 0; j < columns / 8; j += 2) {
+    for (int j = 0; j < 8 && first + 8 * j < Shape::kColumns; j += 2) {
       uint32_t pairs[4];
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const float2 bias = BiasAt(first_column + 8 * (j + k) + lane_ % 4 * 2);
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const float* sum = sums + (j + k) * 4 + h * 2;
-          pairs[2 * k + h] = Pack<Out>(sum[0] + bias.x, sum[1] + bias.y);
-        }
+      for (int i = 0; i < 4; ++i) {
+        const int eight = j + i / 2;  // columns
+        const float2 bias = BiasAt(tile.first_column + first + 8 * eight + lane_ % 4 * 2);
+        const float* sum = sums + (first / 8 + eight) * 4 + i % 2 * 2;
+        pairs[i] = Pack<Out>(sum[0] + bias.x, sum[1] + bias.y);
       }
       StoreMatrices(Chunk(results, lane_ % 16, j + lane_ / 16), pairs);
     }
   }
 
-  KNNCONV_DEVICE void GatherFloats(char* results, const float* sums, int first_column, int columns) const {
+  KNNCONV_DEVICE void GatherFloats(char* results, const TapTile& tile, const float (&sums)[Shape::kColumns / 2],
+                                   int first) const {
 #pragma unroll
-    for (int j = 0; j < columns / 8; ++j) {
-      const float2 bias = BiasAt(first_column + 8 * j + lane_ % 4 * 2);
+    for (int j = 0; j < 4; ++j) {
+      const float2 bias = BiasAt(tile.first_column + first + 8 * j + lane_ % 4 * 2);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float* sum = sums + j * 4 + h * 2;
+        const float* sum = sums + (first / 8 + j) * 4 + h * 2;
         const int row = 8 * h + lane_ / 4, at = (8 * j + lane_ % 4 * 2) * static_cast<int>(sizeof(float));
         float2& pair = *reinterpret_cast<float2*>(Chunk(results, row, at / 16) + at % 16);
         pair = make_float2(sum[0] + bias.x, sum[1] + bias.y);
@@ -160,8 +165,8 @@ class TileWriter {
   }
 
   KNNCONV_DEVICE float2 BiasAt(int column) const {
-    if (plan_.gemm.bias == nullptr || column >= plan_.gemm.columns) return make_float2(0.0f, 0.0f);
-    return *reinterpret_cast<const float2*>(plan_.gemm.bias + column);
+    if (!kHasBias || bias_ == nullptr || column >= plan_.gemm.columns) return make_float2(0.0f, 0.0f);
+    return *reinterpret_cast<const float2*>(bias_ + column);
   }
 
   template <typename Out>
@@ -182,6 +187,7 @@ class TileWriter {
   const int own_row_;    // the row of the tile whose place in the result this lane looks up
   char* const lines_;
   int results_ = 0;
+  const float* bias_ = nullptr;  // of the tile's group
 };
 
 }  // namespace knnconv::hopper
