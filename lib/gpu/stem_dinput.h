@@ -1,8 +1,8 @@
 // dinput of a table for up to 4 channels of x, such as the first layer of a network: two kernels, of stem_order.cu and
 // stem_dinput_kernel.h, and when they run.
 //
-// A thread block has one sample. Slot by slot it multiplies all rows of g, keeps the products of as many slots as
-// shared memory holds, a *stretch* of slots, and adds them up where the taps of that stretch say:
+// A thread block has one sample. It multiplies as many rows of g with all slots as shared memory holds the products of,
+// a *stretch* of rows, and adds them up where the taps of that stretch say:
 //
 //     P[slot, m, :] = g[b, m, :] @ weight[slot]^T          dx[b, n, :] = sum over taps (m, slot) of n:  P[slot, m, :]
 //
@@ -21,14 +21,20 @@ inline constexpr int kOrderedSources = 64;  // whose taps stand together, by str
 inline constexpr int kMostStretches = 64;
 inline constexpr int kFirstEnd = 2;  // before a block's ends stands where its lists begin
 inline constexpr int kMostStemDepth = 96;   // channels of g, of which registers hold a tile of weights whole
+inline constexpr int kStemDinputWarps = 16;
+
+// Bytes from a row of g to the next in shared memory, of so many times 32 channels: 8 rows' 16 bytes lie in different
+// banks.
+constexpr int StemRowPitch(int loads) { return loads * 64 + 16; }
 
 struct StemDinputPlan {
-  int32_t stretch, stretches;  // slots of one, and their number
+  int32_t stretch, stretches;  // rows of g of one, and their number
+  int32_t units;               // of 8 rows in a stretch
   int32_t pitch;               // rows of g from one slot's products to the next
   int32_t slot_step;           // of a tap's place from one slot to the next
-  int32_t units;               // of 8 rows of g
+  int32_t slot_warps, passes;  // warps that have different slots, and how often they take the next ones
   int32_t blocks;              // of kOrderedSources sources
-  int32_t singles_at, sums_at, weights_at, bytes;  // places in shared memory; products of channel pairs begin at 0
+  int32_t singles_at, sums_at, rows_at, bytes;  // places in shared memory; products of channel pairs begin at 0
   Divisor by_stretch;
   int32_t nowhere;             // a place whose products are 0
   // What the first kernel writes: of each group, one past the last pair of each (block, stretch, source), and the

@@ -8,11 +8,12 @@
 
 namespace knnconv::gpu {
 
-// kLoads: 16-byte loads that a lane makes of a row of g, one in every 32 channels.
+// kLoads: units of 32 channels of g.
 template <typename T_, int kChannels_, int kLoads_>
 struct StemDinputShape {
   using T = T_;
-  static constexpr int kChannels = kChannels_, kLoads = kLoads_, kWarps = 16, kThreads = kWarps * kWarpSize;
+  static constexpr int kChannels = kChannels_, kLoads = kLoads_, kWarps = kStemDinputWarps, kThreads = kWarps * kWarpSize;
+  static constexpr int kRowPitch = StemRowPitch(kLoads);
   static constexpr StemTiles kTiles = StemTilesOf(kChannels);
 };
 

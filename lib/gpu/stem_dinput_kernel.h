@@ -1,18 +1,17 @@
 // dinput over a table, for up to 4 channels of x, stretch by stretch (stem_dinput.h):
 //
-//     P[slot, m, c] = sum over o:  weight[slot, c, o] * g[b, m, o]             for the slots of a stretch
+//     P[slot, m, c] = sum over o:  weight[slot, c, o] * g[b, m, o]             for the rows m of a stretch
 //     dx[b, n, c] += sum over the stretch's taps (m, slot) of source n:  P[slot, m, c]
 //
-//         weights: 3 tiles of 16 (slot, channel), in every warp's registers   8 rows of g at a time, from global memory
-//         products of a stretch of slots, fp32                                shared memory, with the next weights
-//         sums of all sources, fp32                                           shared memory
+//         weights: 3 tiles of 16 (slot, channel) a warp, in registers     8 rows of g at a time, staged
+//         products of a stretch of rows, fp32                             shared memory
+//         sums of all sources, fp32                                       shared memory
 //
 // A lane of the second part has two neighbouring sources; both lists together keep it busy where one is short, and a
 // long list is the whole warp's. Products lie as pairs of channels and single ones: 8 bytes of one bank in 16, then 4
 // of one in 32.
 //
-// What bounds it: reading g once a stretch, and shared memory, where rows of taps lie at random and meet the same
-// banks.
+// What bounds it: shared memory, where rows of taps lie at random and meet the same banks.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +36,7 @@ KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int
 }
 
 // Adds a stretch's products to the sums of all sources; the last stretch's become the result. `ends` are the lane's, of
-// the warp's first block, and `lists` what they say.
+// the warp's first block, and `lists` what they say. The next stretch's rows of g are on their way then.
 template <typename Shape>
 KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample, int stretch,
                                const uint32_t* ends, StemLists lists, char* shared) {
@@ -49,6 +48,8 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
   StemLists next = FindLists(ends += step, warp + Shape::kWarps < plan.blocks);
   StemCursors cursors = OpenCursors(sample.pairs, lists, nowhere);
   __syncthreads();  // all products are there
+  if (stretch + 1 < plan.stretches) CopyCotangent<Shape>(gemm, plan, sample, stretch + 1, shared + plan.rows_at);
+  CommitCopies();
 #pragma unroll 1
   for (int block = warp; block < plan.blocks; block += Shape::kWarps) {
     const StemLists current = lists;
@@ -89,8 +90,8 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     KNNCONV_DYNAMIC_SHARED(shared);
     const StemSample sample = OpenStemSample(gemm, plan);
     const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-    char* const weights_at = shared + plan.weights_at;
-    StoreStemWeights<Shape>(FetchStemWeights<Shape>(gemm, plan, sample, 0), weights_at);
+    CopyCotangent<Shape>(gemm, plan, sample, 0, shared + plan.rows_at);
+    CommitCopies();
     if (threadIdx.x == 0) {
 #pragma unroll
       for (int pair = 0; pair < Shape::kTiles.pairs; ++pair) {
@@ -98,19 +99,22 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
       }
       if (Shape::kTiles.singles != 0) reinterpret_cast<float*>(shared + plan.singles_at)[plan.nowhere] = 0.0f;
     }
-    uint4 rows[Shape::kLoads];
-    LoadCotangent<Shape>(gemm, sample, warp, rows);
+    StemWeights<Shape> weights;
 #pragma unroll 1
     for (int stretch = 0; stretch < plan.stretches; ++stretch) {
       const uint32_t* const ends =
           sample.ends + warp * plan.block_ends + kFirstEnd + stretch * kOrderedSources + lane * 2;
-      StemLists lists;
-      __syncthreads();  // weights are there, and every warp is done with the last stretch's products
-      MultiplyStretch<Shape>(gemm, plan, sample, stretch, weights_at, rows, shared,
-                             [&] { lists = FindLists(ends, warp < plan.blocks); });
-      const StemWeightShare<Shape> share = FetchStemWeights<Shape>(gemm, plan, sample, stretch + 1);
+      const StemLists lists = FindLists(ends, warp < plan.blocks);
+      WaitForCopies<0>();
+      __syncthreads();  // rows of g are there, and every warp is done with the last stretch's products
+#pragma unroll 1
+      for (int pass = 0; pass < plan.passes; ++pass) {
+        const int slot = (pass * plan.slot_warps + warp % plan.slot_warps) * Shape::kTiles.slots;
+        if (slot >= gemm.slots) continue;
+        if (plan.passes > 1 || stretch == 0) LoadStemWeights<Shape>(gemm, sample, slot, weights);
+        MultiplyStretch<Shape>(plan, weights, slot, gemm.slots - slot, shared + plan.rows_at, shared);
+      }
       AddStretch<Shape>(gemm, plan, sample, stretch, ends, lists, shared);
-      StoreStemWeights<Shape>(share, weights_at);
     }
   }
 }

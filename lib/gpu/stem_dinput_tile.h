@@ -1,14 +1,11 @@
-// How the channels of a stretch's slots are dealt to the rows of tensor-core tiles, 16 to a tile.
+// How the channels of slots are dealt to the rows of tensor-core tiles, 16 to a tile.
 #pragma once
 
 #include "gpu/stem_dinput.h"
 
 namespace knnconv::gpu {
 
-inline constexpr int kStemDinputTiles = 3;  // of weights, which registers hold
-// Bytes between rows of weights in shared memory, where 8 rows' 16 bytes lie in different banks.
-inline constexpr int kStemWeightPitch = kMostStemDepth * 2 + 16;
-inline constexpr int kStemWeightBytes = kStemDinputTiles * 16 * kStemWeightPitch;
+inline constexpr int kStemDinputTiles = 3;  // of weights, which a warp's registers hold
 
 // A lane's two rows of a tile are the two channels of a pair, so that it stores both at once; an odd channel has tiles
 // of its own, where a lane's rows are two slots.
