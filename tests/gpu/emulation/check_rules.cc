@@ -110,7 +110,7 @@ void CheckFamilies() {
   Require("stem of 8 neighbours", Ask(Columns(128, 4085, 964, 8, 3, 96), kH200) == kTiles);
   Require("dinput of a stem", Ask(Sources(128, 4085, 964, 121, 3, 96), kH200) == kStemSums);
   Require("dinput of a stem on 8.0", Ask(Sources(128, 4085, 964, 121, 3, 96), kA100) == kStemSums);
-  Require("dinput of a stem on 8.9", Ask(Sources(128, 4085, 964, 121, 3, 96), kL4) == kTiles);  // 3 slots at a time
+  Require("dinput of a stem on 8.9", Ask(Sources(128, 4085, 964, 121, 3, 96), kL4) == kTiles);  // 24 rows at a time
   Require("dinput of a stem of a sample", Ask(Sources(1, 4085, 964, 121, 3, 96), kH200) == kTiles);
   Require("dinput of a stem to 104", Ask(Sources(128, 4085, 964, 121, 3, 104), kH200) == kTiles);
   Require("dinput of 5 channels", Ask(Sources(128, 4085, 964, 121, 5, 96), kH200) == kTiles);
