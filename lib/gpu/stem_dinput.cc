@@ -38,7 +38,7 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   if (stretches > kMostStretches || groups * std::max(gemm.batch, blocks) > INT32_MAX) return false;
   units = CeilDiv(CeilDiv(gemm.source_rows, stretches), 8);
   const int64_t block_ends = kFirstEnd + stretches * kOrderedSources, ends = groups * blocks * block_ends;
-  const int64_t group_pairs = (gemm.table.taps + blocks * stretches * kOrderedSources + 1) / 2;
+  const int64_t group_pairs = (gemm.table.taps + blocks * stretches * (kOrderedSources * 2) + 3) / 4 * 2;
   if (gemm.table.taps > INT32_MAX || gemm.workspace_bytes < (ends + groups * group_pairs) * 4) return false;
   if (!IsAligned(gemm.workspace)) return false;
 

@@ -37,17 +37,18 @@ struct StemDinputPlan {
   int32_t singles_at, sums_at, rows_at, bytes;  // places in shared memory; products of channel pairs begin at 0
   Divisor by_stretch;
   int32_t nowhere;             // a place whose products are 0
-  // What the first kernel writes: of each group, one past the last pair of each (block, stretch, source), and the
-  // places of two taps' products, or of one and nowhere.
+  // What the first kernel writes: of each group, one past the last pair of each (block, stretch, source), and pairs of
+  // taps' places. Where a source's taps are odd in number, and where those pairs are that it has together with the source
+  // before, a place is nowhere.
   int32_t block_ends;          // kFirstEnd + stretches * kOrderedSources
   uint32_t* ends;              // [groups, blocks, block_ends]
   uint32_t* pairs;             // [groups, group_pairs], those of a block from BlockPairs on
   int64_t group_pairs;
 
-  // Of a block whose first tap is `begin` in the source order: each of its lists, and of those before, may have half
-  // a pair in vain.
+  // An even number, of a block whose first tap is `begin` in the source order. Two sources' lists, and those before, may
+  // have up to four places in vain.
   KNNCONV_HOST_DEVICE int64_t BlockPairs(int64_t begin, int64_t block) const {
-    return (begin + block * stretches * kOrderedSources + 1) / 2;
+    return (begin + block * stretches * (kOrderedSources * 2) + 3) / 4 * 2;
   }
 };
 

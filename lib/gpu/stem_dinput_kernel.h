@@ -7,8 +7,8 @@
 //         products of a stretch of rows, fp32                             shared memory
 //         sums of all sources, fp32                                       shared memory
 //
-// A lane of the second part has two neighbouring sources; both lists together keep it busy where one is short, and a
-// long list is the whole warp's. Products lie as pairs of channels and single ones: 8 bytes of one bank in 16, then 4
+// A lane of the second part has two neighbouring sources, whose lists stand one behind the other: where one is short, the
+// other often is not. Long lists are the whole warp's. Products lie as pairs of channels and single ones: 8 bytes of one bank in 16, then 4
 // of one in 32.
 //
 // What bounds it: shared memory, where rows of taps lie at random and meet the same banks.
@@ -42,20 +42,19 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
                                const uint32_t* ends, StemLists lists, char* shared) {
   constexpr int kChannels = Shape::kChannels;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const uint32_t nowhere = static_cast<uint32_t>(plan.nowhere) * 0x10001u;
   // One block's products are added while the next one's first pairs and the lists of the one after it are loaded.
   const int step = Shape::kWarps * plan.block_ends;
   StemLists next = FindLists(ends += step, warp + Shape::kWarps < plan.blocks);
-  StemCursors cursors = OpenCursors(sample.pairs, lists, nowhere);
+  StemCursor cursor = OpenCursor(sample.pairs, lists);
   __syncthreads();  // all products are there
   if (stretch + 1 < plan.stretches) CopyCotangent<Shape>(gemm, plan, sample, stretch + 1, shared + plan.rows_at);
   CommitCopies();
 #pragma unroll 1
   for (int block = warp; block < plan.blocks; block += Shape::kWarps) {
     const StemLists current = lists;
-    const StemCursors first = cursors;
+    const StemCursor first = cursor;
     lists = next;
-    cursors = OpenCursors(sample.pairs, lists, nowhere);
+    cursor = OpenCursor(sample.pairs, lists);
     next = FindLists(ends += step, block + 2 * Shape::kWarps < plan.blocks);
 
     const int node = block * kOrderedSources + lane * 2;
@@ -67,10 +66,8 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
       sums[c * 2 / kChannels][c * 2 % kChannels] = two.x;
       sums[(c * 2 + 1) / kChannels][(c * 2 + 1) % kChannels] = two.y;
     }
-    AddShortLists<Shape>(plan, first, nowhere, shared, sums);
-    if (AnyLane(IsLong(current, 0) || IsLong(current, 1))) {
-      AddLongLists<Shape>(plan, sample.pairs, current, shared, sums);
-    }
+    AddShortLists<Shape>(plan, first, shared, sums);
+    if (AnyLane(AreLong(current))) AddLongLists<Shape>(plan, sample.pairs, current, shared, sums);
     if (stretch + 1 == plan.stretches) {
       StoreSums<Shape>(gemm, sample, node, sums);
       continue;

@@ -3,7 +3,8 @@
 //
 //     place of a tap's products within the stretch = slot * slot_step + row % stretch
 //
-// Places stand in pairs of 16 bits; an odd list ends with a place whose products are 0.
+// Places stand in pairs of 16 bits, and every second source ends a quad of them; a list that fills neither ends with
+// places whose products are 0.
 //
 // A block has kOrderedSources sources. Counts of (stretch, source) are summed up before it; then a warp goes through a
 // source's list, 32 taps at a time, and finds how many of them are of the same stretch and stand before each. Bound by
@@ -89,7 +90,11 @@ __global__ void __launch_bounds__(kThreads)
     atomicAdd(&ends[stretch * kOrderedSources + SourceOf(begins, tap)], 1);
   }
   __syncthreads();
-  for (int cell = t; cell < cells; cell += kThreads) ends[cell] = (ends[cell] + 1) / 2;
+  for (int cell = t * 2; cell < cells; cell += kThreads * 2) {
+    const int first = (ends[cell] + 1) / 2, second = (ends[cell + 1] + 1) / 2;
+    ends[cell] = first;
+    ends[cell + 1] = second + (first + second) % 2;
+  }
   __syncthreads();
   AddUp(ends, totals, cells);
 
@@ -122,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   for (int cell = t; cell < cells; cell += kThreads) {
-    if (nexts[cell] % 2 != 0) places[nexts[cell]] = static_cast<uint16_t>(plan.nowhere);
+    for (int place = nexts[cell]; place < ends[cell] * 2; ++place) places[place] = static_cast<uint16_t>(plan.nowhere);
   }
 }
 
