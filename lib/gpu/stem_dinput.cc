@@ -8,6 +8,8 @@
 namespace knnconv::gpu {
 namespace {
 
+constexpr int64_t kMostStretchTaps = 2 * UINT16_MAX - 4;  // a source's, whose pairs have 16 bits
+
 bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.source_rows == 0 || gemm.slots == 0;
   if (gemm.kind != Taps::kSources || !gemm.transposed || empty) return false;
@@ -37,9 +39,10 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   const int64_t stretches = CeilDiv(gemm.source_rows, units * 8), groups = gemm.groups.count();
   if (stretches > kMostStretches || groups * std::max(gemm.batch, blocks) > INT32_MAX) return false;
   units = CeilDiv(CeilDiv(gemm.source_rows, stretches), 8);
-  const int64_t block_ends = kFirstEnd + stretches * kOrderedSources, ends = groups * blocks * block_ends;
+  if (units * 8 * CeilDiv(gemm.table.taps, gemm.source_rows) > kMostStretchTaps) return false;
+  const int64_t visits = CeilDiv(groups * blocks * stretches * kVisitWords, 2) * 2;
   const int64_t group_pairs = (gemm.table.taps + blocks * stretches * (kOrderedSources * 2) + 3) / 4 * 2;
-  if (gemm.table.taps > INT32_MAX || gemm.workspace_bytes < (ends + groups * group_pairs) * 4) return false;
+  if (gemm.table.taps > INT32_MAX || gemm.workspace_bytes < (visits + groups * group_pairs) * 4) return false;
   if (!IsAligned(gemm.workspace)) return false;
 
   *plan = {};
@@ -58,9 +61,8 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   plan->rows_at = static_cast<int32_t>(plan->sums_at + sum_bytes);
   plan->bytes = static_cast<int32_t>(plan->rows_at + units * 8 * row_pitch);
   plan->by_stretch = Divisor(static_cast<uint32_t>(plan->stretch));
-  plan->block_ends = static_cast<int32_t>(block_ends);
-  plan->ends = static_cast<uint32_t*>(gemm.workspace);
-  plan->pairs = plan->ends + ends;
+  plan->visits = static_cast<uint32_t*>(gemm.workspace);
+  plan->pairs = plan->visits + visits;
   plan->group_pairs = group_pairs;
   return true;
 }

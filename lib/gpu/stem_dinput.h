@@ -19,7 +19,8 @@ namespace knnconv::gpu {
 
 inline constexpr int kOrderedSources = 64;  // whose taps stand together, by stretch
 inline constexpr int kMostStretches = 64;
-inline constexpr int kFirstEnd = 2;  // before a block's ends stands where its lists begin
+inline constexpr int kVisitWords = 1 + kOrderedSources / 2;  // of a block's lists in one stretch
+inline constexpr int kMostQuadRows = 16;  // of a visit, beyond which its lists stand one behind the other
 inline constexpr int kMostStemDepth = 96;   // channels of g, of which registers hold a tile of weights whole
 inline constexpr int kStemDinputWarps = 16;
 
@@ -37,11 +38,11 @@ struct StemDinputPlan {
   int32_t singles_at, sums_at, rows_at, bytes;  // places in shared memory; products of channel pairs begin at 0
   Divisor by_stretch;
   int32_t nowhere;             // a place whose products are 0
-  // What the first kernel writes: of each group, one past the last pair of each (block, stretch, source), and pairs of
-  // taps' places. Where a source's taps are odd in number, and where those pairs are that it has together with the source
-  // before, a place is nowhere.
-  int32_t block_ends;          // kFirstEnd + stretches * kOrderedSources
-  uint32_t* ends;              // [groups, blocks, block_ends]
+  // What the first kernel writes. Two neighbouring sources are a lane's, whose taps stand in quads: pairs of the first
+  // source's, then of the second's. A place is nowhere where a source has an odd number of taps, or both an odd number of
+  // pairs. The visit of (block, stretch) says where its quads begin and of each lane, in 16 bits, its quads and the first
+  // source's pairs. First comes every lane's first quad, then every lane's second, and so on.
+  uint32_t* visits;            // [groups, blocks, stretches, kVisitWords]
   uint32_t* pairs;             // [groups, group_pairs], those of a block from BlockPairs on
   int64_t group_pairs;
 

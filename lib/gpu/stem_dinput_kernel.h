@@ -35,16 +35,16 @@ KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int
   }
 }
 
-// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `ends` are the lane's, of
-// the warp's first block, and `lists` what they say. The next stretch's rows of g are on their way then.
+// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `visit` is the warp's
+// first, and `lists` what it says. The next stretch's rows of g are on their way then.
 template <typename Shape>
 KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample, int stretch,
-                               const uint32_t* ends, StemLists lists, char* shared) {
+                               const uint32_t* visit, StemLists lists, char* shared) {
   constexpr int kChannels = Shape::kChannels;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   // One block's products are added while the next one's first pairs and the lists of the one after it are loaded.
-  const int step = Shape::kWarps * plan.block_ends;
-  StemLists next = FindLists(ends += step, warp + Shape::kWarps < plan.blocks);
+  const int step = Shape::kWarps * plan.stretches * kVisitWords;
+  StemLists next = FindLists(visit += step, warp + Shape::kWarps < plan.blocks);
   StemCursor cursor = OpenCursor(sample.pairs, lists);
   __syncthreads();  // all products are there
   if (stretch + 1 < plan.stretches) CopyCotangent<Shape>(gemm, plan, sample, stretch + 1, shared + plan.rows_at);
@@ -55,8 +55,10 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
     const StemCursor first = cursor;
     lists = next;
     cursor = OpenCursor(sample.pairs, lists);
-    next = FindLists(ends += step, block + 2 * Shape::kWarps < plan.blocks);
+    next = FindLists(visit += step, block + 2 * Shape::kWarps < plan.blocks);
 
+    const bool is_long = AreLong(current), is_last = stretch + 1 == plan.stretches;
+    if (first.lanes == 0 && !is_long && stretch > 0 && !is_last) continue;
     const int node = block * kOrderedSources + lane * 2;
     float2* const kept = reinterpret_cast<float2*>(shared + plan.sums_at) + node / 2 * kChannels;
     StemSourceSums<Shape> sums = {};
@@ -67,8 +69,8 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
       sums[(c * 2 + 1) / kChannels][(c * 2 + 1) % kChannels] = two.y;
     }
     AddShortLists<Shape>(plan, first, shared, sums);
-    if (AnyLane(AreLong(current))) AddLongLists<Shape>(plan, sample.pairs, current, shared, sums);
-    if (stretch + 1 == plan.stretches) {
+    if (is_long) AddLongLists<Shape>(plan, sample.pairs, current, shared, sums);
+    if (is_last) {
       StoreSums<Shape>(gemm, sample, node, sums);
       continue;
     }
@@ -86,7 +88,7 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
   if constexpr (kHasTensorCores<typename Shape::T>) {
     KNNCONV_DYNAMIC_SHARED(shared);
     const StemSample sample = OpenStemSample(gemm, plan);
-    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+    const int warp = threadIdx.x / kWarpSize;
     CopyCotangent<Shape>(gemm, plan, sample, 0, shared + plan.rows_at);
     CommitCopies();
     if (threadIdx.x == 0) {
@@ -99,9 +101,8 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     StemWeights<Shape> weights;
 #pragma unroll 1
     for (int stretch = 0; stretch < plan.stretches; ++stretch) {
-      const uint32_t* const ends =
-          sample.ends + warp * plan.block_ends + kFirstEnd + stretch * kOrderedSources + lane * 2;
-      const StemLists lists = FindLists(ends, warp < plan.blocks);
+      const uint32_t* const visit = sample.visits + (int64_t{warp} * plan.stretches + stretch) * kVisitWords;
+      const StemLists lists = FindLists(visit, warp < plan.blocks);
       WaitForCopies<0>();
       __syncthreads();  // rows of g are there, and every warp is done with the last stretch's products
 #pragma unroll 1
@@ -111,7 +112,7 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
         if (plan.passes > 1 || stretch == 0) LoadStemWeights<Shape>(gemm, sample, slot, weights);
         MultiplyStretch<Shape>(plan, weights, slot, gemm.slots - slot, shared + plan.rows_at, shared);
       }
-      AddStretch<Shape>(gemm, plan, sample, stretch, ends, lists, shared);
+      AddStretch<Shape>(gemm, plan, sample, stretch, visit, lists, shared);
     }
   }
 }

@@ -8,43 +8,46 @@
 
 namespace knnconv::gpu {
 
-// The lane's pairs of one stretch: of its first source, then of its second. Both together are an even number.
+// A warp's visit of a block in one stretch: how many quads of taps the lane's two sources have together, and how many
+// pairs of these are the first source's.
 struct StemLists {
-  int begin[3];
-
-  KNNCONV_DEVICE int quads() const { return (begin[2] - begin[0]) / 2; }
+  uint32_t begin;  // quad of the visit's first
+  int quads, first_pairs;
 };
 
-KNNCONV_DEVICE StemLists FindLists(const uint32_t* ends, bool exist) {
+KNNCONV_DEVICE StemLists FindLists(const uint32_t* visit, bool exist) {
   StemLists lists = {};
   if (!exist) return lists;
-  const uint2 both = ReadOnly(reinterpret_cast<const uint2*>(ends));
-  lists.begin[0] = static_cast<int>(ReadOnly(ends - 1));
-  lists.begin[1] = static_cast<int>(both.x);
-  lists.begin[2] = static_cast<int>(both.y);
+  const uint32_t word = ReadOnly(visit + 1 + threadIdx.x % kWarpSize);
+  lists.begin = ReadOnly(visit);
+  lists.quads = static_cast<int>(word & 0xffff);
+  lists.first_pairs = static_cast<int>(word >> 16);
   return lists;
 }
 
-inline constexpr int kLongLists = 16;  // quads of a lane, beyond which the warp adds up its lists together
+// Whether some lane of the visit has so many taps that each list is added up by the whole warp.
+KNNCONV_DEVICE bool AreLong(const StemLists& lists) { return AnyLane(lists.quads > kMostQuadRows); }
 
-KNNCONV_DEVICE bool AreLong(const StemLists& lists) { return lists.quads() > kLongLists; }
-
-// What is left of a lane's lists, and the next two pairs, whose load is under way.
+// What is left of a visit, and the lane's next two pairs, whose load is under way. A row of quads has one of each lane
+// that has more than came before.
 struct StemCursor {
-  const uint2* at;
-  int quads, first_pairs;  // left; the latter of the first source
+  const uint2* row;        // the one after the next
+  uint32_t lanes;          // of the next row
+  int quads, first_pairs;  // left to the lane; the latter of its first source
   uint2 quad;
 
   KNNCONV_DEVICE void Fetch() {
-    if (quads > 0) quad = ReadOnly(at);
+    lanes = GroupBallot(quads > 0, kGroupLanes);
+    if (quads > 0) quad = ReadOnly(row + __popc(lanes & ((1u << threadIdx.x % kWarpSize) - 1)));
+    row += __popc(lanes);
   }
 };
 
 KNNCONV_DEVICE StemCursor OpenCursor(const uint32_t* pairs, const StemLists& lists) {
   StemCursor cursor;
-  cursor.at = reinterpret_cast<const uint2*>(pairs + lists.begin[0]);
-  cursor.quads = AreLong(lists) ? 0 : lists.quads();
-  cursor.first_pairs = lists.begin[1] - lists.begin[0];
+  cursor.row = reinterpret_cast<const uint2*>(pairs) + lists.begin;
+  cursor.quads = AreLong(lists) ? 0 : lists.quads;
+  cursor.first_pairs = lists.first_pairs;
   cursor.quad = make_uint2(0, 0);
   cursor.Fetch();
   return cursor;
@@ -71,58 +74,61 @@ KNNCONV_DEVICE void SumPair(const StemDinputPlan& plan, const char* shared, uint
 template <typename Shape>
 using StemSourceSums = float[2][Shape::kChannels];
 
-// Adds the products of all lists of the warp that are not long.
+// Adds the products of a visit without long lists.
 template <typename Shape>
 KNNCONV_DEVICE void AddShortLists(const StemDinputPlan& plan, StemCursor cursor, const char* shared,
                                   StemSourceSums<Shape>& sums) {
 #pragma unroll 1
-  while (cursor.quads > 0) {
+  while (cursor.lanes != 0) {
     const uint32_t pair[2] = {cursor.quad.x, cursor.quad.y};
-    ++cursor.at;
+    const bool exists = cursor.quads > 0;
     --cursor.quads;
     cursor.Fetch();
-    float sum[2][Shape::kChannels];
+    if (exists) {
+      float sum[2][Shape::kChannels];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) SumPair<Shape>(plan, shared, pair[i], sum[i]);
+      for (int i = 0; i < 2; ++i) SumPair<Shape>(plan, shared, pair[i], sum[i]);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const bool is_first = cursor.first_pairs > i;
+      for (int i = 0; i < 2; ++i) {
+        const bool is_first = cursor.first_pairs > i;
 #pragma unroll
-      for (int c = 0; c < Shape::kChannels; ++c) {
-        if (is_first) sums[0][c] += sum[i][c];
-        if (!is_first) sums[1][c] += sum[i][c];
+        for (int c = 0; c < Shape::kChannels; ++c) {
+          if (is_first) sums[0][c] += sum[i][c];
+          if (!is_first) sums[1][c] += sum[i][c];
+        }
       }
     }
     cursor.first_pairs -= 2;
   }
 }
 
-// Adds the products of the warp's long lists, one after the other, a pair a lane.
+// Adds the products of a visit with a long list, one list after the other, a pair a lane.
 template <typename Shape>
 KNNCONV_DEVICE void AddLongLists(const StemDinputPlan& plan, const uint32_t* pairs, const StemLists& lists,
                                  const char* shared, StemSourceSums<Shape>& sums) {
   const int lane = threadIdx.x % kWarpSize;
-  const uint32_t owners = GroupBallot(AreLong(lists), kGroupLanes);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  int64_t at = int64_t{lists.begin} * 2;
 #pragma unroll 1
-    for (uint32_t left = owners; left != 0; left &= left - 1) {
-      const int owner = __ffs(static_cast<int>(left)) - 1;
-      const int begin = GroupShuffle(lists.begin[i], owner, kGroupLanes);
-      const int end = GroupShuffle(lists.begin[i + 1], owner, kGroupLanes);
+  for (int owner = 0; owner < kGroupLanes; ++owner) {
+    const int both = GroupShuffle(lists.quads, owner, kGroupLanes) * 2;
+    const int first = GroupShuffle(lists.first_pairs, owner, kGroupLanes);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int count = i == 0 ? first : both - first;
       float sum[Shape::kChannels] = {};
 #pragma unroll 1
-      for (int at = begin + lane; at < end; at += kWarpSize) {
-        float both[Shape::kChannels];
-        SumPair<Shape>(plan, shared, ReadOnly(pairs + at), both);
+      for (int pair = lane; pair < count; pair += kWarpSize) {
+        float two[Shape::kChannels];
+        SumPair<Shape>(plan, shared, ReadOnly(pairs + at + pair), two);
 #pragma unroll
-        for (int c = 0; c < Shape::kChannels; ++c) sum[c] += both[c];
+        for (int c = 0; c < Shape::kChannels; ++c) sum[c] += two[c];
       }
 #pragma unroll
       for (int c = 0; c < Shape::kChannels; ++c) {
         const float all = GroupSum(sum[c]);
         if (lane == owner) sums[i][c] += all;
       }
+      at += count;
     }
   }
 }
