@@ -60,13 +60,6 @@ KNNCONV_DEVICE StemBlock OpenStem(const TapGemm& gemm, const StemPlan& plan) {
   return block;
 }
 
-// Where a lane's weights of product n stand among the step's. Staging has a tap's neighbouring columns in neighbouring
-// threads, and they meet different banks so.
-template <typename Shape>
-KNNCONV_DEVICE int StemWeightPlace(int n, int lane) {
-  return n * kWarpSize + (lane ^ (lane >> 4) * 4 ^ n / Shape::Deal::kGroup);
-}
-
 // Of each step and product, 8 bytes a lane: one tap's channels of one column.
 template <typename Shape>
 KNNCONV_DEVICE void StageStemWeights(const TapGemm& gemm, const StemPlan& plan, const StemBlock& block, char* to) {
@@ -101,8 +94,8 @@ KNNCONV_DEVICE void StageStemWeights(const TapGemm& gemm, const StemPlan& plan, 
 #pragma unroll
       for (int c = 0; c < kStemChannels; ++c) quad.channel[c] = channels[c].column[e];
       const int position = Shape::Deal::Position(inner + e);
-      const int place = StemWeightPlace<Shape>(position / 8, position % 8 * 4 + tap % 4);
-      reinterpret_cast<uint2*>(to)[tap / 4 * Shape::kTiles * kWarpSize + place] = quad.bits;
+      reinterpret_cast<uint2*>(to)[(tap / 4 * Shape::kTiles + position / 8) * kWarpSize + position % 8 * 4 + tap % 4] =
+          quad.bits;
     }
   }
 }
@@ -163,8 +156,7 @@ using StemSums = float[kStemSamples][Shape::kTiles][4];
 template <typename Shape>
 KNNCONV_DEVICE void MultiplyStem(const TapGemm& gemm, const StemPlan& plan, const StemBlock& block, const char* shared,
                                  int tile, StemSums<Shape>& sums, uint32_t* live) {
-  const uint2* weight = reinterpret_cast<const uint2*>(shared + plan.weight_at);
-  const int lane = threadIdx.x % kWarpSize;
+  const uint2* weight = reinterpret_cast<const uint2*>(shared + plan.weight_at) + threadIdx.x % kWarpSize;
   StemWalk<Shape> walk(gemm, block, tile);
   int32_t next[Shape::kAhead][2];
   uint32_t a[kStemSamples][4];
@@ -181,16 +173,17 @@ KNNCONV_DEVICE void MultiplyStem(const TapGemm& gemm, const StemPlan& plan, cons
     walk.Fetch(next);
 #pragma unroll
     for (int ahead = 0; ahead < Shape::kAhead; ++ahead) {
-      uint32_t following[kStemSamples][4];
-      GatherStem(gemm, plan, shared, ahead + 1 < Shape::kAhead ? index[ahead + 1] : next[0], following, live);
-      if (first + ahead < plan.steps) {
+      if (first + ahead >= plan.steps) break;
+      uint32_t following[kStemSamples][4] = {};
+      if (first + ahead + 1 < plan.steps) {
+        GatherStem(gemm, plan, shared, ahead + 1 < Shape::kAhead ? index[ahead + 1] : next[0], following, live);
+      }
 #pragma unroll
-        for (int n = 0; n < Shape::kTiles; ++n) {
-          const uint2 b = weight[StemWeightPlace<Shape>(n, lane)];
+      for (int n = 0; n < Shape::kTiles; ++n) {
+        const uint2 b = weight[n * kWarpSize];
 #pragma unroll
-          for (int sample = 0; sample < kStemSamples; ++sample) {
-            Multiply16x8<typename Shape::T>(sums[sample][n], a[sample], b.x, b.y);
-          }
+        for (int sample = 0; sample < kStemSamples; ++sample) {
+          Multiply16x8<typename Shape::T>(sums[sample][n], a[sample], b.x, b.y);
         }
       }
       weight += Shape::kTiles * kWarpSize;
