@@ -39,15 +39,16 @@ struct StemDinputPlan {
   Divisor by_stretch;
   int32_t nowhere;             // a place whose products are 0
   // What the first kernel writes. Two neighbouring sources are a lane's, whose taps stand in quads: pairs of the first
-  // source's, then of the second's. A place is nowhere where a source has an odd number of taps, or both an odd number of
-  // pairs. The visit of (block, stretch) says where its quads begin and of each lane, in 16 bits, its quads and the first
-  // source's pairs. First comes every lane's first quad, then every lane's second, and so on.
+  // source's, then of the second's. Places are nowhere where a source has an odd number of taps, and where both have an
+  // odd number of pairs. The visit of (block, stretch) says where its quads begin and, in 16 bits each, how many quads a
+  // lane has and how many pairs its first source. First comes every lane's first quad, then every lane's second, and so
+  // on.
   uint32_t* visits;            // [groups, blocks, stretches, kVisitWords]
   uint32_t* pairs;             // [groups, group_pairs], those of a block from BlockPairs on
   int64_t group_pairs;
 
-  // An even number, of a block whose first tap is `begin` in the source order. Two sources' lists, and those before, may
-  // have up to four places in vain.
+  // An even number, of a block whose first tap is `begin` in the source order. Two sources' lists may have up to four
+  // places in vain.
   KNNCONV_HOST_DEVICE int64_t BlockPairs(int64_t begin, int64_t block) const {
     return (begin + block * stretches * (kOrderedSources * 2) + 3) / 4 * 2;
   }

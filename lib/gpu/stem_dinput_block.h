@@ -12,7 +12,8 @@ namespace knnconv::gpu {
 template <typename T_, int kChannels_, int kLoads_>
 struct StemDinputShape {
   using T = T_;
-  static constexpr int kChannels = kChannels_, kLoads = kLoads_, kWarps = kStemDinputWarps, kThreads = kWarps * kWarpSize;
+  static constexpr int kChannels = kChannels_, kLoads = kLoads_;
+  static constexpr int kWarps = kStemDinputWarps, kThreads = kWarps * kWarpSize;
   static constexpr int kRowPitch = StemRowPitch(kLoads);
   static constexpr StemTiles kTiles = StemTilesOf(kChannels);
 };

@@ -7,9 +7,9 @@
 //         products of a stretch of rows, fp32                             shared memory
 //         sums of all sources, fp32                                       shared memory
 //
-// A lane of the second part has two neighbouring sources, whose lists stand one behind the other: where one is short, the
-// other often is not. Long lists are the whole warp's. Products lie as pairs of channels and single ones: 8 bytes of one bank in 16, then 4
-// of one in 32.
+// A lane of the second part has two neighbouring sources, whose lists stand one behind the other: where one is short,
+// the other often is not. Long lists are the whole warp's. Products lie as pairs of channels and single ones: 8 bytes of
+// one bank in 16, then 4 of one in 32.
 //
 // What bounds it: shared memory, where rows of taps lie at random and meet the same banks.
 #pragma once

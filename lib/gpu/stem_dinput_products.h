@@ -57,8 +57,8 @@ KNNCONV_DEVICE void LoadStemWeights(const TapGemm& gemm, const StemSample& sampl
   }
 }
 
-// Stores a tile's products of 8 rows of g for the `slots` that exist of those in the tiles. `place` is that of the
-// lane's first row of g in the first slot's line.
+// Stores a tile's products of 8 rows of g for the `slots` that exist of those in the tiles. The places are those of the
+// lane's first row of g in the first slot's lines of channel pairs and of single ones.
 template <typename Shape>
 KNNCONV_DEVICE void StoreProducts(const StemDinputPlan& plan, int tile, int pair_place, int single_place, int slots,
                                   const float (&c)[4], char* shared) {
@@ -88,7 +88,8 @@ KNNCONV_DEVICE void MultiplyStretch(const StemDinputPlan& plan, const StemWeight
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, step = Shape::kWarps / plan.slot_warps;
   const char* const row = rows_at + lane % 8 * Shape::kRowPitch + lane / 8 * 16;
   const int line = lane / 4 * plan.pitch + lane % 4 * 2;
-  const int pair_place = first_slot * Shape::kTiles.pairs * plan.pitch + line, single_place = first_slot * plan.pitch + line;
+  const int single_place = first_slot * plan.pitch + line;
+  const int pair_place = first_slot * Shape::kTiles.pairs * plan.pitch + line;
 #pragma unroll 1
   for (int unit = warp / plan.slot_warps; unit < plan.units; unit += step) {
     float c[kStemDinputTiles][4] = {};

@@ -8,9 +8,9 @@
 //
 // A lane has one slot of its warp's eight and four rows of a step: it reads the taps' rows of x, 8 bytes each, from
 // wherever the table says, and their channels are its part of the right operands. Nothing of the gathered matrix is
-// staged, and no product is of a channel that x lacks. A warp holds dw of its slots, all columns; ways of warps with the
-// same slots share the steps, of the samples that a block computes together, and their sums are added at the end. Where
-// db is wanted, it is one slot more, whose taps read ones.
+// staged, and no product is of a fourth channel that x lacks. A warp holds dw of its slots and all columns. Ways of warps
+// with the same slots share the steps of the samples that a block computes together; their sums are added at the end.
+// Where db is wanted, it is one slot more, whose taps read ones.
 //
 // What bounds it: shared memory, where a step's taps lie at random and meet the same banks, and where every warp reads
 // all of g.
@@ -31,6 +31,7 @@ struct StemDweightShape {
   using T = T_;
   static constexpr int kTiles = kTiles_, kChannels = kChannels_, kColumns = kTiles * 16;
   static constexpr int kThreads = kStemDweightWarps * kWarpSize, kPitch = StemCotangentPitch(kColumns);
+  static constexpr int kSums = kTiles * kChannels * 4;  // of a lane
 };
 
 // A block's place, and the warp's. Slots are numbered with that of db.
@@ -137,21 +138,21 @@ using StemDweightSums = float[Shape::kTiles][Shape::kChannels][4];
 // Adds the sums of all ways to the first one's, by halves. All threads call; `shared` is free.
 template <typename Shape>
 KNNCONV_DEVICE void AddWays(const StemDweightPlan& plan, int way, char* shared, StemDweightSums<Shape>& sums) {
-  const int slots = threadIdx.x % (plan.slot_warps * kWarpSize), pitch = plan.slot_warps * kWarpSize;
+  const int pitch = plan.slot_warps * kWarpSize, lane = threadIdx.x % pitch;
 #pragma unroll 1
   for (int left = kStemDweightWarps / plan.slot_warps / 2; left > 0; left /= 2) {
     __syncthreads();
-    float* const room = reinterpret_cast<float*>(shared) + slots + way % left * pitch * Shape::kTiles * Shape::kChannels * 4;
+    float* const room = reinterpret_cast<float*>(shared) + way % left * pitch * Shape::kSums + lane;
     if (way >= left && way < 2 * left) {
 #pragma unroll
-      for (int i = 0; i < Shape::kTiles * Shape::kChannels * 4; ++i) {
+      for (int i = 0; i < Shape::kSums; ++i) {
         room[i * pitch] = sums[i / 4 / Shape::kChannels][i / 4 % Shape::kChannels][i % 4];
       }
     }
     __syncthreads();
     if (way >= left) continue;
 #pragma unroll
-    for (int i = 0; i < Shape::kTiles * Shape::kChannels * 4; ++i) {
+    for (int i = 0; i < Shape::kSums; ++i) {
       sums[i / 4 / Shape::kChannels][i / 4 % Shape::kChannels][i % 4] += room[i * pitch];
     }
   }
@@ -162,14 +163,15 @@ KNNCONV_DEVICE void StoreStemSums(const Dweight& dweight, const StemDweightPlan&
                                   const StemDweightSums<Shape>& sums) {
   const int lane = threadIdx.x % kWarpSize, column = slice.first_column + lane / 4;
   float* const weight = dweight.partials + int64_t{slice.number} * dweight.slots * dweight.channels * dweight.columns;
-  float* const bias = plan.bias_partials == nullptr ? nullptr : plan.bias_partials + int64_t{slice.number} * dweight.columns;
+  const bool has_bias = plan.bias_partials != nullptr;
+  float* const bias = has_bias ? plan.bias_partials + int64_t{slice.number} * dweight.columns : nullptr;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int slot = slice.first_slot + lane % 4 * 2 + i;
 #pragma unroll
     for (int c = 0; c < Shape::kChannels; ++c) {
       const bool in_weight = slot < dweight.slots && c < dweight.channels;
-      if (!in_weight && (slot != dweight.slots || c > 0 || bias == nullptr)) continue;
+      if (!in_weight && (slot != dweight.slots || c > 0 || !has_bias)) continue;
       float* const out = in_weight ? weight + (int64_t{slot} * dweight.channels + c) * dweight.columns : bias;
 #pragma unroll
       for (int tile = 0; tile < Shape::kTiles; ++tile) {
@@ -215,8 +217,8 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
                                            shared + plan.source_at + i * plan.sample_bytes);
     }
     const int lane = threadIdx.x % kWarpSize, matrix = lane / 8;
-    const char* const own_tile = shared + plan.stage_at + (which * kStemPositions + matrix / 2 * 8 + lane % 8) * Shape::kPitch +
-                                 matrix % 2 * 16;
+    const int own_row = which * kStemPositions + matrix / 2 * 8 + lane % 8;
+    const char* const own_tile = shared + plan.stage_at + own_row * Shape::kPitch + matrix % 2 * 16;
 
     StemDweightSums<Shape> sums = {};
     int stage = 0;

@@ -130,8 +130,8 @@ class StemWalk {
   int taps_, tap_;
 };
 
-// A step's left operands: the channels of the taps, of both samples. Sets bit i of `live` if row i of the lane's two has
-// a tap.
+// A step's left operands: the channels of the taps, of both samples. Sets bit i of `live` if row i of the lane's two
+// has a tap.
 KNNCONV_DEVICE void GatherStem(const TapGemm& gemm, const StemPlan& plan, const char* shared, const int32_t (&index)[2],
                                uint32_t (&a)[kStemSamples][4], uint32_t* live) {
 #pragma unroll

@@ -1,5 +1,6 @@
-// The source order of a stem's taps, by stretch: of every kOrderedSources sources, the taps of the first stretch of rows
-// of g come first, source by source, then those of the second, as the blocks of stem_dinput_kernel.h go through them.
+// The source order of a stem's taps, by stretch: of every kOrderedSources sources, the taps of the first stretch of
+// rows of g come first, source by source, then those of the second, as the blocks of stem_dinput_kernel.h go through
+// them.
 //
 //     place of a tap's products within the stretch = slot * slot_step + row % stretch
 //
@@ -110,8 +111,8 @@ __global__ void __launch_bounds__(kThreads)
   int32_t* const ends = reinterpret_cast<int32_t*>(shared);  // [stretches, kOrderedSources], in pairs
   int32_t* const nexts = ends + cells;                       // the cell's next place in the block
   int32_t* const totals = nexts + cells;
-  QuadRow* const rows_of_quads = reinterpret_cast<QuadRow*>(totals + cells / kGroupLanes);  // [stretches, kMostQuadRows]
-  int32_t* const begins = reinterpret_cast<int32_t*>(rows_of_quads + plan.stretches * kMostQuadRows);  // a source's taps
+  QuadRow* const rows_of_quads = reinterpret_cast<QuadRow*>(totals + cells / kGroupLanes);
+  int32_t* const begins = reinterpret_cast<int32_t*>(rows_of_quads + plan.stretches * kMostQuadRows);
 
   const uint32_t group = blockIdx.x / plan.blocks;
   const int32_t* const offsets = gemm.table.offsets + gemm.table.offset_groups.Offset(gemm.groups, group);
