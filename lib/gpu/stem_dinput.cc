@@ -8,8 +8,6 @@
 namespace knnconv::gpu {
 namespace {
 
-constexpr int64_t kMostStretchTaps = 2 * UINT16_MAX - 4;  // a source's, whose pairs have 16 bits
-
 bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.source_rows == 0 || gemm.slots == 0;
   if (gemm.kind != Taps::kSources || !gemm.transposed || empty) return false;
@@ -19,7 +17,9 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   const StemTiles tiles = StemTilesOf(gemm.columns);
   const int64_t blocks = CeilDiv(gemm.nodes, kOrderedSources), parts = CeilDiv(gemm.slots, tiles.slots);
   const int64_t sum_bytes = blocks * kOrderedSources * gemm.columns * 4;
+  if (parts > kStemDinputWarps) return false;
   const int row_pitch = StemRowPitch(gemm.depth > 64 ? 3 : 2);
+  const int64_t weight_bytes = int64_t{gemm.slots} * gemm.columns * row_pitch;  // once, before there are products and sums
   // Neighbouring slots' products begin 8 banks apart, or 24. Behind the last row's is one that no row of g gives.
   const auto pitch_of = [](int64_t units) { return units / 2 * 16 + 8; };
   const auto pairs_bytes = [&](int64_t units) {
@@ -30,8 +30,9 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
     return pairs_bytes(units) + singles;
   };
   const auto fits = [&](int64_t units) {
-    return sum_bytes + lines_bytes(units) + units * 8 * row_pitch <= device.shared_bytes &&
-           gemm.slots * pitch_of(units) * std::max(1, tiles.pairs) < int64_t{1} << 16;
+    const int64_t bytes = std::max(weight_bytes, lines_bytes(units) + sum_bytes) + units * 8 * row_pitch;
+    return bytes <= device.shared_bytes &&
+           gemm.slots * pitch_of(units) * std::max(1, tiles.pairs) * tiles.scale < int64_t{1} << 16;
   };
   int64_t units = CeilDiv(gemm.source_rows, 8);
   while (units > 0 && !fits(units)) --units;
@@ -39,10 +40,9 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   const int64_t stretches = CeilDiv(gemm.source_rows, units * 8), groups = gemm.groups.count();
   if (stretches > kMostStretches || groups * std::max(gemm.batch, blocks) > INT32_MAX) return false;
   units = CeilDiv(CeilDiv(gemm.source_rows, stretches), 8);
-  if (units * 8 * CeilDiv(gemm.table.taps, gemm.source_rows) > kMostStretchTaps) return false;
-  const int64_t visits = CeilDiv(groups * blocks * stretches * kVisitWords, 2) * 2;
-  const int64_t group_pairs = (gemm.table.taps + blocks * stretches * (kOrderedSources * 2) + 3) / 4 * 2;
-  if (gemm.table.taps > INT32_MAX || gemm.workspace_bytes < (visits + groups * group_pairs) * 4) return false;
+  const int64_t block_ends = kFirstEnd + stretches * kOrderedSources, ends = groups * blocks * block_ends;
+  const int64_t group_quads = (gemm.table.taps + blocks * stretches * (kOrderedSources * 3) + 3) / 4;
+  if (gemm.table.taps > INT32_MAX || gemm.workspace_bytes < ends * 4 + groups * group_quads * 8) return false;
   if (!IsAligned(gemm.workspace)) return false;
 
   *plan = {};
@@ -50,20 +50,21 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   plan->stretch = static_cast<int32_t>(units * 8);
   plan->units = static_cast<int32_t>(units);
   plan->pitch = static_cast<int32_t>(pitch_of(units));
-  plan->slot_step = plan->pitch * std::max(1, tiles.pairs);
+  plan->row_step = tiles.scale;
+  plan->slot_step = plan->pitch * std::max(1, tiles.pairs) * tiles.scale;
   plan->slot_warps = 1;
   while (plan->slot_warps < std::min<int64_t>(parts, kStemDinputWarps)) plan->slot_warps *= 2;
-  plan->passes = static_cast<int32_t>(CeilDiv(parts, plan->slot_warps));
   plan->nowhere = gemm.slots * plan->slot_step;
   plan->blocks = static_cast<int32_t>(blocks);
   plan->singles_at = static_cast<int32_t>(pairs_bytes(units));
   plan->sums_at = static_cast<int32_t>(lines_bytes(units));
-  plan->rows_at = static_cast<int32_t>(plan->sums_at + sum_bytes);
+  plan->rows_at = static_cast<int32_t>(std::max(weight_bytes, plan->sums_at + sum_bytes));
   plan->bytes = static_cast<int32_t>(plan->rows_at + units * 8 * row_pitch);
   plan->by_stretch = Divisor(static_cast<uint32_t>(plan->stretch));
-  plan->visits = static_cast<uint32_t*>(gemm.workspace);
-  plan->pairs = plan->visits + visits;
-  plan->group_pairs = group_pairs;
+  plan->block_ends = static_cast<int32_t>(block_ends);
+  plan->ends = static_cast<uint32_t*>(gemm.workspace);
+  plan->quads = reinterpret_cast<uint2*>(plan->ends + ends);
+  plan->group_quads = group_quads;
   return true;
 }
 

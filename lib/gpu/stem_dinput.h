@@ -19,8 +19,7 @@ namespace knnconv::gpu {
 
 inline constexpr int kOrderedSources = 64;  // whose taps stand together, by stretch
 inline constexpr int kMostStretches = 64;
-inline constexpr int kVisitWords = 1 + kOrderedSources / 2;  // of a block's lists in one stretch
-inline constexpr int kMostQuadRows = 16;  // of a visit, beyond which its lists stand one behind the other
+inline constexpr int kFirstEnd = 2;  // before a block's ends stands where its lists begin
 inline constexpr int kMostStemDepth = 96;   // channels of g, of which registers hold a tile of weights whole
 inline constexpr int kStemDinputWarps = 16;
 
@@ -32,25 +31,22 @@ struct StemDinputPlan {
   int32_t stretch, stretches;  // rows of g of one, and their number
   int32_t units;               // of 8 rows in a stretch
   int32_t pitch;               // rows of g from one slot's products to the next
-  int32_t slot_step;           // of a tap's place from one slot to the next
-  int32_t slot_warps, passes;  // warps that have different slots, and how often they take the next ones
+  int32_t row_step, slot_step;  // of a tap's place from one row of the stretch, or slot, to the next
+  int32_t slot_warps;          // that have different slots; the rest of a block's warps share theirs
   int32_t blocks;              // of kOrderedSources sources
   int32_t singles_at, sums_at, rows_at, bytes;  // places in shared memory; products of channel pairs begin at 0
   Divisor by_stretch;
   int32_t nowhere;             // a place whose products are 0
-  // What the first kernel writes. Two neighbouring sources are a lane's, whose taps stand in quads: pairs of the first
-  // source's, then of the second's. Places are nowhere where a source has an odd number of taps, and where both have an
-  // odd number of pairs. The visit of (block, stretch) says where its quads begin and, in 16 bits each, how many quads a
-  // lane has and how many pairs its first source. First comes every lane's first quad, then every lane's second, and so
-  // on.
-  uint32_t* visits;            // [groups, blocks, stretches, kVisitWords]
-  uint32_t* pairs;             // [groups, group_pairs], those of a block from BlockPairs on
-  int64_t group_pairs;
+  // What the first kernel writes: of each group, one past the last quad of each (block, stretch, source), and quads of
+  // taps' places. What a source's last quad lacks is nowhere.
+  int32_t block_ends;          // kFirstEnd + stretches * kOrderedSources
+  uint32_t* ends;              // [groups, blocks, block_ends]
+  uint2* quads;                // [groups, group_quads], those of a block from BlockQuads on
+  int64_t group_quads;
 
-  // An even number, of a block whose first tap is `begin` in the source order. Two sources' lists may have up to four
-  // places in vain.
-  KNNCONV_HOST_DEVICE int64_t BlockPairs(int64_t begin, int64_t block) const {
-    return (begin + block * stretches * (kOrderedSources * 2) + 3) / 4 * 2;
+  // Of a block whose first tap is `begin` in the source order. Each list may have three places in vain.
+  KNNCONV_HOST_DEVICE int64_t BlockQuads(int64_t begin, int64_t block) const {
+    return (begin + block * stretches * (kOrderedSources * 3) + 3) / 4;
   }
 };
 

@@ -22,8 +22,8 @@ struct StemDinputShape {
 struct StemSample {
   const char* g;
   const char* weight;
-  const uint32_t* visits;
-  const uint32_t* pairs;
+  const uint32_t* ends;
+  const uint2* quads;
   int64_t out;  // element of dx
 };
 
@@ -34,8 +34,8 @@ KNNCONV_DEVICE StemSample OpenStemSample(const TapGemm& gemm, const StemDinputPl
   const int64_t g = gemm.source_groups.Offset(shape, group) + b * gemm.source_rows * gemm.depth;
   sample.g = static_cast<const char*>(gemm.source) + g * 2;
   sample.weight = static_cast<const char*>(gemm.weight) + gemm.weight_groups.Offset(shape, group) * 2;
-  sample.visits = plan.visits + int64_t{group} * plan.blocks * plan.stretches * kVisitWords;
-  sample.pairs = plan.pairs + group * plan.group_pairs;
+  sample.ends = plan.ends + int64_t{group} * plan.blocks * plan.block_ends;
+  sample.quads = plan.quads + group * plan.group_quads;
   sample.out = int64_t{blockIdx.x} * gemm.nodes * gemm.columns;
   return sample;
 }

@@ -35,17 +35,17 @@ KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int
   }
 }
 
-// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `visit` is the warp's
-// first, and `lists` what it says. The next stretch's rows of g are on their way then.
+// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `ends` are the lane's, of
+// the warp's first block, and `lists` what they say. The next stretch's rows of g are on their way then.
 template <typename Shape>
 KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample, int stretch,
-                               const uint32_t* visit, StemLists lists, char* shared) {
+                               const uint32_t* ends, StemLists lists, char* shared) {
   constexpr int kChannels = Shape::kChannels;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  // One block's products are added while the next one's first pairs and the lists of the one after it are loaded.
-  const int step = Shape::kWarps * plan.stretches * kVisitWords;
-  StemLists next = FindLists(visit += step, warp + Shape::kWarps < plan.blocks);
-  StemCursor cursor = OpenCursor(sample.pairs, lists);
+  // One block's products are added while the next one's first quads and the lists of the one after it are loaded.
+  const int step = Shape::kWarps * plan.block_ends;
+  StemLists next = FindLists(ends += step, warp + Shape::kWarps < plan.blocks);
+  StemCursor cursor = OpenCursor(sample.quads, lists);
   __syncthreads();  // all products are there
   if (stretch + 1 < plan.stretches) CopyCotangent<Shape>(gemm, plan, sample, stretch + 1, shared + plan.rows_at);
   CommitCopies();
@@ -54,11 +54,9 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
     const StemLists current = lists;
     const StemCursor first = cursor;
     lists = next;
-    cursor = OpenCursor(sample.pairs, lists);
-    next = FindLists(visit += step, block + 2 * Shape::kWarps < plan.blocks);
+    cursor = OpenCursor(sample.quads, lists);
+    next = FindLists(ends += step, block + 2 * Shape::kWarps < plan.blocks);
 
-    const bool is_long = AreLong(current), is_last = stretch + 1 == plan.stretches;
-    if (first.lanes == 0 && !is_long && stretch > 0 && !is_last) continue;
     const int node = block * kOrderedSources + lane * 2;
     float2* const kept = reinterpret_cast<float2*>(shared + plan.sums_at) + node / 2 * kChannels;
     StemSourceSums<Shape> sums = {};
@@ -69,8 +67,8 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
       sums[(c * 2 + 1) / kChannels][(c * 2 + 1) % kChannels] = two.y;
     }
     AddShortLists<Shape>(plan, first, shared, sums);
-    if (is_long) AddLongLists<Shape>(plan, sample.pairs, current, shared, sums);
-    if (is_last) {
+    if (AnyLane(AreLong(current))) AddLongLists<Shape>(plan, sample.quads, current, shared, sums);
+    if (stretch + 1 == plan.stretches) {
       StoreSums<Shape>(gemm, sample, node, sums);
       continue;
     }
@@ -82,37 +80,46 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
   }
 }
 
+// The products of a place that no tap has.
+template <typename Shape>
+KNNCONV_DEVICE void WriteNowhere(const StemDinputPlan& plan, char* shared) {
+  constexpr StemTiles kTiles = Shape::kTiles;
+#pragma unroll
+  for (int pair = 0; pair < kTiles.pairs; ++pair) {
+    float2* const at = reinterpret_cast<float2*>(shared + plan.nowhere * (8 / kTiles.scale));
+    at[pair * plan.pitch] = make_float2(0, 0);
+  }
+  if (kTiles.singles != 0) *reinterpret_cast<float*>(shared + plan.singles_at + plan.nowhere * (4 / kTiles.scale)) = 0.0f;
+}
+
 template <typename Shape>
 __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     StemDinputKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemDinputPlan plan) {
   if constexpr (kHasTensorCores<typename Shape::T>) {
     KNNCONV_DYNAMIC_SHARED(shared);
     const StemSample sample = OpenStemSample(gemm, plan);
-    const int warp = threadIdx.x / kWarpSize;
+    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+    CopyStemWeights<Shape>(gemm, sample, shared);
     CopyCotangent<Shape>(gemm, plan, sample, 0, shared + plan.rows_at);
     CommitCopies();
-    if (threadIdx.x == 0) {
-#pragma unroll
-      for (int pair = 0; pair < Shape::kTiles.pairs; ++pair) {
-        reinterpret_cast<float2*>(shared)[plan.nowhere + pair * plan.pitch] = make_float2(0, 0);
-      }
-      if (Shape::kTiles.singles != 0) reinterpret_cast<float*>(shared + plan.singles_at)[plan.nowhere] = 0.0f;
-    }
+    const int slot = warp % plan.slot_warps * Shape::kTiles.slots;
     StemWeights<Shape> weights;
+    WaitForCopies<0>();
+    __syncthreads();
+    LoadStemWeights<Shape>(gemm, slot, shared, weights);
+    __syncthreads();  // products take their place
+    if (threadIdx.x == 0) WriteNowhere<Shape>(plan, shared);
 #pragma unroll 1
     for (int stretch = 0; stretch < plan.stretches; ++stretch) {
-      const uint32_t* const visit = sample.visits + (int64_t{warp} * plan.stretches + stretch) * kVisitWords;
-      const StemLists lists = FindLists(visit, warp < plan.blocks);
+      const uint32_t* const ends =
+          sample.ends + warp * plan.block_ends + kFirstEnd + stretch * kOrderedSources + lane * 2;
+      const StemLists lists = FindLists(ends, warp < plan.blocks);
       WaitForCopies<0>();
       __syncthreads();  // rows of g are there, and every warp is done with the last stretch's products
-#pragma unroll 1
-      for (int pass = 0; pass < plan.passes; ++pass) {
-        const int slot = (pass * plan.slot_warps + warp % plan.slot_warps) * Shape::kTiles.slots;
-        if (slot >= gemm.slots) continue;
-        if (plan.passes > 1 || stretch == 0) LoadStemWeights<Shape>(gemm, sample, slot, weights);
+      if (slot < gemm.slots) {
         MultiplyStretch<Shape>(plan, weights, slot, gemm.slots - slot, shared + plan.rows_at, shared);
       }
-      AddStretch<Shape>(gemm, plan, sample, stretch, visit, lists, shared);
+      AddStretch<Shape>(gemm, plan, sample, stretch, ends, lists, shared);
     }
   }
 }

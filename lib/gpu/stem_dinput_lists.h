@@ -8,127 +8,124 @@
 
 namespace knnconv::gpu {
 
-// A warp's visit of a block in one stretch: how many quads of taps the lane's two sources have together, and how many
-// pairs of these are the first source's.
+// The lane's quads of places in one stretch: of its first source, then of its second.
 struct StemLists {
-  uint32_t begin;  // quad of the visit's first
-  int quads, first_pairs;
+  int begin[3];
+
+  KNNCONV_DEVICE int quads() const { return begin[2] - begin[0]; }
 };
 
-KNNCONV_DEVICE StemLists FindLists(const uint32_t* visit, bool exist) {
+KNNCONV_DEVICE StemLists FindLists(const uint32_t* ends, bool exist) {
   StemLists lists = {};
   if (!exist) return lists;
-  const uint32_t word = ReadOnly(visit + 1 + threadIdx.x % kWarpSize);
-  lists.begin = ReadOnly(visit);
-  lists.quads = static_cast<int>(word & 0xffff);
-  lists.first_pairs = static_cast<int>(word >> 16);
+  const uint2 both = ReadOnly(reinterpret_cast<const uint2*>(ends));
+  lists.begin[0] = static_cast<int>(ReadOnly(ends - 1));
+  lists.begin[1] = static_cast<int>(both.x);
+  lists.begin[2] = static_cast<int>(both.y);
   return lists;
 }
 
-// Whether some lane of the visit has so many taps that each list is added up by the whole warp.
-KNNCONV_DEVICE bool AreLong(const StemLists& lists) { return AnyLane(lists.quads > kMostQuadRows); }
+inline constexpr int kLongLists = 16;  // quads of a lane, beyond which the warp adds up its lists together
 
-// What is left of a visit, and the lane's next two pairs, whose load is under way. A row of quads has one of each lane
-// that has more than came before.
+KNNCONV_DEVICE bool AreLong(const StemLists& lists) { return lists.quads() > kLongLists; }
+
+// What is left of a lane's lists, and the next quad, whose load is under way.
 struct StemCursor {
-  const uint2* row;        // the one after the next
-  uint32_t lanes;          // of the next row
-  int quads, first_pairs;  // left to the lane; the latter of its first source
+  const uint2* at;
+  int quads, first_quads;  // left; the latter of the first source
   uint2 quad;
 
   KNNCONV_DEVICE void Fetch() {
-    lanes = GroupBallot(quads > 0, kGroupLanes);
-    if (quads > 0) quad = ReadOnly(row + __popc(lanes & ((1u << threadIdx.x % kWarpSize) - 1)));
-    row += __popc(lanes);
+    if (quads > 0) quad = ReadOnly(at);
   }
 };
 
-KNNCONV_DEVICE StemCursor OpenCursor(const uint32_t* pairs, const StemLists& lists) {
+KNNCONV_DEVICE StemCursor OpenCursor(const uint2* quads, const StemLists& lists) {
   StemCursor cursor;
-  cursor.row = reinterpret_cast<const uint2*>(pairs) + lists.begin;
-  cursor.quads = AreLong(lists) ? 0 : lists.quads;
-  cursor.first_pairs = lists.first_pairs;
+  cursor.at = quads + lists.begin[0];
+  cursor.quads = AreLong(lists) ? 0 : lists.quads();
+  cursor.first_quads = lists.begin[1] - lists.begin[0];
   cursor.quad = make_uint2(0, 0);
   cursor.Fetch();
   return cursor;
 }
 
-// The sums of both taps' products.
+// The sums of the products at a quad's places.
 template <typename Shape>
-KNNCONV_DEVICE void SumPair(const StemDinputPlan& plan, const char* shared, uint32_t both,
+KNNCONV_DEVICE void SumQuad(const StemDinputPlan& plan, const char* shared, const uint2& quad,
                             float (&sum)[Shape::kChannels]) {
-  const uint32_t place[2] = {both & 0xffff, both >> 16};
+  constexpr StemTiles kTiles = Shape::kTiles;
+  const uint32_t place[4] = {quad.x & 0xffff, quad.x >> 16, quad.y & 0xffff, quad.y >> 16};
 #pragma unroll
-  for (int pair = 0; pair < Shape::kTiles.pairs; ++pair) {
-    const float2* const products = reinterpret_cast<const float2*>(shared) + pair * plan.pitch;
-    const float2 first = products[place[0]], second = products[place[1]];
-    sum[pair * 2] = first.x + second.x;
-    sum[pair * 2 + 1] = first.y + second.y;
+  for (int pair = 0; pair < kTiles.pairs; ++pair) {
+    float2 product[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      product[i] = *reinterpret_cast<const float2*>(shared + pair * plan.pitch * 8 + place[i] * (8 / kTiles.scale));
+    }
+    sum[pair * 2] = (product[0].x + product[1].x) + (product[2].x + product[3].x);
+    sum[pair * 2 + 1] = (product[0].y + product[1].y) + (product[2].y + product[3].y);
   }
-  if (Shape::kTiles.singles != 0) {
-    const float* const products = reinterpret_cast<const float*>(shared + plan.singles_at);
-    sum[Shape::kChannels - 1] = products[place[0]] + products[place[1]];
+  if (kTiles.singles != 0) {
+    float product[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      product[i] = *reinterpret_cast<const float*>(shared + plan.singles_at + place[i] * (4 / kTiles.scale));
+    }
+    sum[Shape::kChannels - 1] = (product[0] + product[1]) + (product[2] + product[3]);
   }
 }
 
 template <typename Shape>
 using StemSourceSums = float[2][Shape::kChannels];
 
-// Adds the products of a visit without long lists.
+// Adds the products of all lists of the warp that are not long.
 template <typename Shape>
 KNNCONV_DEVICE void AddShortLists(const StemDinputPlan& plan, StemCursor cursor, const char* shared,
                                   StemSourceSums<Shape>& sums) {
 #pragma unroll 1
-  while (cursor.lanes != 0) {
-    const uint32_t pair[2] = {cursor.quad.x, cursor.quad.y};
-    const bool exists = cursor.quads > 0;
+  while (cursor.quads > 0) {
+    const uint2 quad = cursor.quad;
+    ++cursor.at;
     --cursor.quads;
     cursor.Fetch();
-    if (exists) {
-      float sum[2][Shape::kChannels];
+    float sum[Shape::kChannels];
+    SumQuad<Shape>(plan, shared, quad, sum);
+    const bool is_first = --cursor.first_quads >= 0;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) SumPair<Shape>(plan, shared, pair[i], sum[i]);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const bool is_first = cursor.first_pairs > i;
-#pragma unroll
-        for (int c = 0; c < Shape::kChannels; ++c) {
-          if (is_first) sums[0][c] += sum[i][c];
-          if (!is_first) sums[1][c] += sum[i][c];
-        }
-      }
+    for (int c = 0; c < Shape::kChannels; ++c) {
+      if (is_first) sums[0][c] += sum[c];
+      if (!is_first) sums[1][c] += sum[c];
     }
-    cursor.first_pairs -= 2;
   }
 }
 
-// Adds the products of a visit with a long list, one list after the other, a pair a lane.
+// Adds the products of the warp's long lists, one after the other, a quad a lane.
 template <typename Shape>
-KNNCONV_DEVICE void AddLongLists(const StemDinputPlan& plan, const uint32_t* pairs, const StemLists& lists,
+KNNCONV_DEVICE void AddLongLists(const StemDinputPlan& plan, const uint2* quads, const StemLists& lists,
                                  const char* shared, StemSourceSums<Shape>& sums) {
   const int lane = threadIdx.x % kWarpSize;
-  int64_t at = int64_t{lists.begin} * 2;
-#pragma unroll 1
-  for (int owner = 0; owner < kGroupLanes; ++owner) {
-    const int both = GroupShuffle(lists.quads, owner, kGroupLanes) * 2;
-    const int first = GroupShuffle(lists.first_pairs, owner, kGroupLanes);
+  const uint32_t owners = GroupBallot(AreLong(lists), kGroupLanes);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int count = i == 0 ? first : both - first;
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll 1
+    for (uint32_t left = owners; left != 0; left &= left - 1) {
+      const int owner = __ffs(static_cast<int>(left)) - 1;
+      const int begin = GroupShuffle(lists.begin[i], owner, kGroupLanes);
+      const int end = GroupShuffle(lists.begin[i + 1], owner, kGroupLanes);
       float sum[Shape::kChannels] = {};
 #pragma unroll 1
-      for (int pair = lane; pair < count; pair += kWarpSize) {
-        float two[Shape::kChannels];
-        SumPair<Shape>(plan, shared, ReadOnly(pairs + at + pair), two);
+      for (int at = begin + lane; at < end; at += kWarpSize) {
+        float four[Shape::kChannels];
+        SumQuad<Shape>(plan, shared, ReadOnly(quads + at), four);
 #pragma unroll
-        for (int c = 0; c < Shape::kChannels; ++c) sum[c] += two[c];
+        for (int c = 0; c < Shape::kChannels; ++c) sum[c] += four[c];
       }
 #pragma unroll
       for (int c = 0; c < Shape::kChannels; ++c) {
         const float all = GroupSum(sum[c]);
         if (lane == owner) sums[i][c] += all;
       }
-      at += count;
     }
   }
 }

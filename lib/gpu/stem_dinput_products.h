@@ -27,32 +27,38 @@ KNNCONV_DEVICE void CopyCotangent(const TapGemm& gemm, const StemDinputPlan& pla
 template <typename Shape>
 using StemWeights = uint32_t[kStemDinputTiles][Shape::kLoads * 2][4];
 
-// Loads the weights of the slots from `first` on for which the tiles have room; zeros where there are none.
+// Copies all weights; zeros for channels of g that do not exist.
 template <typename Shape>
-KNNCONV_DEVICE void LoadStemWeights(const TapGemm& gemm, const StemSample& sample, int first,
-                                    StemWeights<Shape>& weights) {
+KNNCONV_DEVICE void CopyStemWeights(const TapGemm& gemm, const StemSample& sample, char* to) {
+  constexpr int kLine = Shape::kLoads * 4;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < gemm.slots * Shape::kChannels * kLine; i += Shape::kThreads) {
+    const int row = i / kLine, at = i % kLine * 8;
+    CopyAsync16(to + row * Shape::kRowPitch + at * 2, sample.weight + (int64_t{row} * gemm.depth + at) * 2,
+                at < gemm.depth);
+  }
+}
+
+// Loads the weights of the slots from `first` on for which the tiles have room; any for those that do not exist.
+template <typename Shape>
+KNNCONV_DEVICE void LoadStemWeights(const TapGemm& gemm, int first, const char* from, StemWeights<Shape>& weights) {
   constexpr StemTiles kTiles = Shape::kTiles;
-  const int lane = threadIdx.x % kWarpSize;
+  const int lane = threadIdx.x % kWarpSize, line = lane % 16;
 #pragma unroll
   for (int tile = 0; tile < kStemDinputTiles; ++tile) {
+    int slot = first, channel;
+    if (tile < kTiles.pair_tiles) {
+      const int pair = tile * 8 + line % 8;
+      slot += pair / max(kTiles.pairs, 1);
+      channel = pair % max(kTiles.pairs, 1) * 2 + line / 8;
+    } else {
+      slot += (tile - kTiles.pair_tiles) * 16 + line;
+      channel = kTiles.pairs * 2;
+    }
+    const char* const row = from + (min(slot, gemm.slots - 1) * Shape::kChannels + channel) * Shape::kRowPitch;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      int slot = first, channel;
-      if (tile < kTiles.pair_tiles) {
-        const int pair = tile * 8 + lane / 4;
-        slot += pair / max(kTiles.pairs, 1);
-        channel = pair % max(kTiles.pairs, 1) * 2 + half;
-      } else {
-        slot += (tile - kTiles.pair_tiles) * 16 + half * 8 + lane / 4;
-        channel = kTiles.pairs * 2;
-      }
-      const char* const line = sample.weight + (int64_t{slot} * Shape::kChannels + channel) * gemm.depth * 2;
-#pragma unroll
-      for (int chunk = 0; chunk < Shape::kLoads * 4; ++chunk) {
-        const bool exists = slot < gemm.slots && chunk * 8 < gemm.depth;
-        const uint32_t* const from = reinterpret_cast<const uint32_t*>(line + chunk * 16) + lane % 4;
-        weights[tile][chunk / 2][half + chunk % 2 * 2] = exists ? ReadOnly(from) : 0;
-      }
+    for (int step = 0; step < Shape::kLoads * 2; ++step) {
+      LoadMatrices<false>(weights[tile][step], row + step * 32 + lane / 16 * 16);
     }
   }
 }

@@ -13,18 +13,19 @@ struct StemTiles {
   int pairs, singles;            // of a slot's channels
   int pair_tiles, single_tiles;
   int slots;                     // whose channels the tiles have room for
+  int scale;                     // of places: 4 where they are to be bytes of single channels
 };
 
 constexpr StemTiles StemTilesOf(int channels) {
   switch (channels) {
     case 1:
-      return {0, 1, 0, kStemDinputTiles, 16 * kStemDinputTiles};
+      return {0, 1, 0, kStemDinputTiles, 16 * kStemDinputTiles, 1};
     case 2:
-      return {1, 0, kStemDinputTiles, 0, 8 * kStemDinputTiles};
+      return {1, 0, kStemDinputTiles, 0, 8 * kStemDinputTiles, 1};
     case 3:
-      return {1, 1, 2, 1, 16};
+      return {1, 1, 2, 1, 16, 4};
     default:
-      return {2, 0, kStemDinputTiles, 0, 4 * kStemDinputTiles};
+      return {2, 0, kStemDinputTiles, 0, 4 * kStemDinputTiles, 1};
   }
 }
 static_assert(StemTilesOf(3).pair_tiles + StemTilesOf(3).single_tiles == kStemDinputTiles);
