@@ -9,9 +9,11 @@
 namespace knnconv::gpu {
 namespace {
 
-constexpr int kMostStemSamples = 2;       // more would read g from memory more often than partial sums are written
-constexpr int kBlockRows = 150;           // of a warp, in the time of a block's start and end
-constexpr int64_t kPartialsOfARow = 40000;  // that are written and read again in a row's time
+constexpr int kMostStemSamples = 2;  // of a block: of more, g would be read more often
+// A warp takes 0.05 us for a row of g on an H200. In that time: a block's start and end, staging of a sample, and partial
+// sums that are written and read again.
+constexpr int kBlockRows = 80, kSampleRows = 70;
+constexpr int64_t kPartialsOfARow = 25000;
 
 bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, StemDweightPlan* plan) {
   const NeighborTable& table = taps.table;
@@ -42,8 +44,9 @@ bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, 
       if (blocks > INT32_MAX || bytes > device.shared_bytes) continue;
       if (groups * slices * (weight + dweight.columns) > dweight.partial_elements) continue;
       const int64_t rows = CeilDiv(CeilDiv(table.outputs, 16), ways / samples) * 16;
-      const int64_t cost = CeilDiv(blocks, device.multiprocessors) * (rows + kBlockRows) +
-                           groups * slices * weight / kPartialsOfARow;
+      const int64_t cost =
+          CeilDiv(blocks, device.multiprocessors) * (rows + kBlockRows + samples * kSampleRows) +
+          groups * slices * weight / kPartialsOfARow;
       if (cost >= least) continue;
       least = cost;
       *plan = {};
