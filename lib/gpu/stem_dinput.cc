@@ -48,12 +48,11 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   *plan = {};
   plan->stretches = static_cast<int32_t>(stretches);
   plan->stretch = static_cast<int32_t>(units * 8);
-  plan->units = static_cast<int32_t>(units);
   plan->pitch = static_cast<int32_t>(pitch_of(units));
   plan->row_step = tiles.scale;
   plan->slot_step = plan->pitch * std::max(1, tiles.pairs) * tiles.scale;
-  plan->slot_warps = 1;
-  while (plan->slot_warps < std::min<int64_t>(parts, kStemDinputWarps)) plan->slot_warps *= 2;
+  plan->slot_warps = static_cast<int32_t>(parts);
+  plan->row_ways = kStemDinputWarps / plan->slot_warps;
   plan->nowhere = gemm.slots * plan->slot_step;
   plan->blocks = static_cast<int32_t>(blocks);
   plan->singles_at = static_cast<int32_t>(pairs_bytes(units));

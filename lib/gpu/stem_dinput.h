@@ -29,10 +29,9 @@ constexpr int StemRowPitch(int loads) { return loads * 64 + 16; }
 
 struct StemDinputPlan {
   int32_t stretch, stretches;  // rows of g of one, and their number
-  int32_t units;               // of 8 rows in a stretch
   int32_t pitch;               // rows of g from one slot's products to the next
   int32_t row_step, slot_step;  // of a tap's place from one row of the stretch, or slot, to the next
-  int32_t slot_warps;          // that have different slots; the rest of a block's warps share theirs
+  int32_t slot_warps, row_ways;  // warps that have different slots, and how often: ways share a stretch's rows
   int32_t blocks;              // of kOrderedSources sources
   int32_t singles_at, sums_at, rows_at, bytes;  // places in shared memory; products of channel pairs begin at 0
   Divisor by_stretch;

@@ -116,9 +116,8 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
       const StemLists lists = FindLists(ends, warp < plan.blocks);
       WaitForCopies<0>();
       __syncthreads();  // rows of g are there, and every warp is done with the last stretch's products
-      if (slot < gemm.slots) {
-        MultiplyStretch<Shape>(plan, weights, slot, gemm.slots - slot, shared + plan.rows_at, shared);
-      }
+      MultiplyStretch<Shape>(plan, weights, slot, gemm.slots - slot, StretchUnits(gemm, plan, stretch),
+                             shared + plan.rows_at, shared);
       AddStretch<Shape>(gemm, plan, sample, stretch, ends, lists, shared);
     }
   }

@@ -9,16 +9,23 @@
 
 namespace knnconv::gpu {
 
+// Units of 8 rows of g that a stretch has.
+KNNCONV_DEVICE int StretchUnits(const TapGemm& gemm, const StemDinputPlan& plan, int stretch) {
+  const int64_t left = gemm.source_rows - int64_t{stretch} * plan.stretch;
+  return static_cast<int>((min(left, int64_t{plan.stretch}) + 7) / 8);
+}
+
 // Copies a stretch's rows of g; zeros for rows and channels that do not exist.
 template <typename Shape>
 KNNCONV_DEVICE void CopyCotangent(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample,
                                   int stretch, char* to) {
   constexpr int kLine = Shape::kLoads * 4;
   const int64_t first = int64_t{stretch} * plan.stretch;
+  const int count = StretchUnits(gemm, plan, stretch) * 8 * kLine;
 #pragma unroll 2
-  for (int i = threadIdx.x; i < plan.units * 8 * kLine; i += Shape::kThreads) {
+  for (int i = threadIdx.x; i < count; i += Shape::kThreads) {
     const int row = i / kLine, at = i % kLine * 8;
-    const bool exists = row < plan.stretch && first + row < gemm.source_rows && at < gemm.depth;
+    const bool exists = first + row < gemm.source_rows && at < gemm.depth;
     CopyAsync16(to + row * Shape::kRowPitch + at * 2, sample.g + ((first + row) * gemm.depth + at) * 2, exists);
   }
 }
@@ -89,15 +96,16 @@ KNNCONV_DEVICE void StoreProducts(const StemDinputPlan& plan, int tile, int pair
 // `first_slot` on.
 template <typename Shape>
 KNNCONV_DEVICE void MultiplyStretch(const StemDinputPlan& plan, const StemWeights<Shape>& weights, int first_slot,
-                                    int slots, const char* rows_at, char* shared) {
+                                    int slots, int units, const char* rows_at, char* shared) {
   using T = typename Shape::T;
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, step = Shape::kWarps / plan.slot_warps;
+  const int lane = threadIdx.x % kWarpSize, way = threadIdx.x / kWarpSize / plan.slot_warps;
+  if (way >= plan.row_ways) return;
   const char* const row = rows_at + lane % 8 * Shape::kRowPitch + lane / 8 * 16;
   const int line = lane / 4 * plan.pitch + lane % 4 * 2;
   const int single_place = first_slot * plan.pitch + line;
   const int pair_place = first_slot * Shape::kTiles.pairs * plan.pitch + line;
 #pragma unroll 1
-  for (int unit = warp / plan.slot_warps; unit < plan.units; unit += step) {
+  for (int unit = way; unit < units; unit += plan.row_ways) {
     float c[kStemDinputTiles][4] = {};
 #pragma unroll
     for (int load = 0; load < Shape::kLoads; ++load) {
