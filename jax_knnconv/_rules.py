@@ -68,6 +68,32 @@ def check(
         choose(module, operation, operands, static, forced, figures)
 
 
+def partial_slices(
+    module: ModuleType | None,
+    operation: str,
+    operands: Sequence[Any],
+    static: Mapping[str, Any],
+    forced: Mapping[str, Any],
+    devices: Sequence[Any],
+) -> int | None:
+    """Slices of partial sums that a weight gradient needs on any of these GPUs; None where this is not known.
+
+    With so many it runs as it does with more (`_workspace.partial_sums`), to the last bit.
+    """
+    if operation == "knn_backward":
+        g, x, _, *table = operands
+        operation, operands = "knn_dweight", (x, g, *table)
+        static = {**static, "out_dtype": static["dw_dtype"], "with_bias": True}
+    figures = [found for found in map(figures_of, devices) if found is not None]
+    known = all(isinstance(size, int) for operand in operands for size in operand.shape)
+    if module is None or not operation.endswith("_dweight") or not known or not 0 < len(figures) == len(devices):
+        return None
+    try:
+        return max(choose(module, operation, operands, static, forced, gpu)["partial_slices"] for gpu in figures)
+    except ValueError:  # the call will say so
+        return None
+
+
 def choose(
     module: ModuleType,
     operation: str,
@@ -77,6 +103,8 @@ def choose(
     device: DeviceFigures,
 ) -> dict[str, Any]:
     """The kernel of one handler call: its name and, of the portable kernels, rows, columns and staging of the tile.
+
+    Of a weight gradient also the slices of partial sums that it needs.
 
     Args:
         module: the CUDA module.
@@ -159,7 +187,7 @@ def _dweight_sizes(operands: Sequence[Any], static: Mapping[str, Any]) -> dict[s
     channels, columns, slots = x.shape[-1], g.shape[-1], math.prod(spec.slot_dims)
     dense = isinstance(spec, DenseSpec)
     members = math.prod(group_sizes(len(groups), operands)) // max(math.prod(groups), 1)
-    partials = partial_sums(slots * channels * columns, columns, groups, platform="cuda")
+    most_slices, _ = partial_sums(slots * channels * columns, columns, groups, platform="cuda").shape
     return {
         "taps": "window" if dense else "columns" if is_absent(table[1]) else "slots",
         "types": (x.dtype.name, g.dtype.name, static["out_dtype"].name),
@@ -174,6 +202,6 @@ def _dweight_sizes(operands: Sequence[Any], static: Mapping[str, Any]) -> dict[s
         "neighbours": 0 if dense else table[0].shape[-1],
         "has_bias": static["with_bias"],
         "zero_empty_rows": not dense and spec.zero_empty_rows,
-        "partial_elements": math.prod(partials.shape),
+        "partial_slices": most_slices,
         "window": _window(spec, spec.input_dims, spec.output_dims),
     }

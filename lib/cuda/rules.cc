@@ -118,16 +118,56 @@ nb::dict ChooseTapGemm(const DeviceFigures& device, const Wanted& given, const s
   });
 }
 
+gpu::DenseTaps Window2d(const Window& window) {
+  gpu::DenseTaps taps{};
+  taps.kernel_width = window[0][1];
+  for (int d = 0; d < 2; ++d) {
+    taps.stride[d] = window[1][d];
+    taps.padding[d] = window[2][d];
+    taps.dilation[d] = window[3][d];
+    taps.in_size[d] = window[4][d];
+    taps.out_size[d] = window[5][d];
+  }
+  return taps;
+}
+
+// Which kernel a weight gradient runs on, its tile, and into how many sums its depth is cut: what depends on their room.
+using Cut = std::array<int64_t, 4>;
+
+Cut CutOf(const gpu::DweightLaunch& launch) {
+  return {0, launch.tile.rows, launch.tile.columns, launch.grid.slices};
+}
+Cut CutOf(const gpu::HaloDweightPlan& plan) { return {1, plan.row_tiles, plan.column_tiles, plan.slices}; }
+Cut CutOf(const gpu::StemDweightPlan& plan) { return {2, plan.row_tiles, plan.column_tiles, plan.slices}; }
+Cut CutOf(const hopper::DweightPlan& plan) { return {3, plan.tile, 0, plan.blocks}; }
+Cut CutOf(const hopper::HaloDweightPlan& plan) { return {4, 0, plan.column_tiles, plan.slices}; }
+Cut CutOf(const gpu::DweightDecision& decision) {
+  return std::visit([](const auto& chosen) { return CutOf(chosen); }, decision);
+}
+
+// The fewest slices of partial sums, from `least` to `most`, whose room `choose_with` decides with as it does with that of
+// `most`. Less room rules out what needs it and leaves what was best the best, down to its own need.
+template <typename ChooseWith>
+int64_t FewestSlices(const gpu::DweightDecision& decision, int64_t least, int64_t most, const ChooseWith& choose_with) {
+  int64_t too_few = least - 1;
+  while (most - too_few > 1) {
+    const int64_t middle = too_few + (most - too_few) / 2;
+    gpu::DweightDecision other;
+    const bool same = choose_with(middle, &other).ok() && CutOf(other) == CutOf(decision);
+    (same ? most : too_few) = middle;
+  }
+  return most;
+}
+
 nb::dict ChooseDweight(const DeviceFigures& device, const Wanted& given, int slices, const std::string& taps,
                        const std::array<std::string, 3>& types, int64_t groups, int64_t members, int64_t batch,
                        int32_t slots, int32_t channels, int32_t columns, int32_t sources, int32_t outputs,
-                       int32_t neighbours, bool has_bias, bool zero_empty_rows, int64_t partial_elements,
+                       int32_t neighbours, bool has_bias, bool zero_empty_rows, int64_t partial_slices,
                        const Window& window) {
   gpu::Dweight dweight{};
   dweight.x = dweight.g = dweight.dw = SomeAddress();
   dweight.db = has_bias ? SomeAddress() : nullptr;
   dweight.partials = static_cast<float*>(SomeAddress());
-  dweight.partial_elements = partial_elements;
   dweight.x_type = ElementOf(types[0]);
   dweight.g_type = ElementOf(types[1]);
   dweight.dw_type = ElementOf(types[2]);
@@ -142,32 +182,28 @@ nb::dict ChooseDweight(const DeviceFigures& device, const Wanted& given, int sli
   Fill(given, &wanted);
   wanted.slices = slices;
 
-  gpu::DweightDecision decision;
   const gpu::NeighborTable table{nullptr, nullptr, sources, outputs, neighbours, slots, zero_empty_rows};
-  if (taps == "window") {
-    gpu::DenseTaps dense{};
-    dense.kernel_width = window[0][1];
-    for (int d = 0; d < 2; ++d) {
-      dense.stride[d] = window[1][d];
-      dense.padding[d] = window[2][d];
-      dense.dilation[d] = window[3][d];
-      dense.in_size[d] = window[4][d];
-      dense.out_size[d] = window[5][d];
+  const int64_t slice = (int64_t{slots} * channels + 1) * columns;
+  const auto choose_with = [&](int64_t room, gpu::DweightDecision* decision) {
+    dweight.partial_elements = room * slice;
+    if (taps == "window") return gpu::ChooseDweight(dweight, Window2d(window), DeviceOf(device), wanted, decision);
+    if (taps == "columns") {
+      return gpu::ChooseDweight(dweight, gpu::ColumnTaps{table, {}}, DeviceOf(device), wanted, decision);
     }
-    RaiseUnlessOk(gpu::ChooseDweight(dweight, dense, DeviceOf(device), wanted, &decision));
-  } else if (taps == "columns") {
-    RaiseUnlessOk(gpu::ChooseDweight(dweight, gpu::ColumnTaps{table, {}}, DeviceOf(device), wanted, &decision));
-  } else {
     gpu::SlotTaps by_slot{};
     by_slot.table = table;
-    RaiseUnlessOk(gpu::ChooseDweight(dweight, by_slot, DeviceOf(device), wanted, &decision));
-  }
-  return ToDict(decision, [](const gpu::DweightLaunch& launch, nb::dict& found) {
+    return gpu::ChooseDweight(dweight, by_slot, DeviceOf(device), wanted, decision);
+  };
+  gpu::DweightDecision decision;
+  RaiseUnlessOk(choose_with(partial_slices, &decision));
+  nb::dict found = ToDict(decision, [](const gpu::DweightLaunch& launch, nb::dict& found) {
     found["rows"] = launch.tile.rows;
     found["columns"] = launch.tile.columns;
     found["vector"] = found["asynchronous"] = launch.staging != gpu::DweightStaging::kScalar;
     found["slices"] = launch.grid.slices;
   });
+  found["partial_slices"] = FewestSlices(decision, 2 * groups, partial_slices, choose_with);
+  return found;
 }
 
 }  // namespace
@@ -179,7 +215,7 @@ void DefineRules(nb::module_& m) {
         "source_taps"_a, "window"_a, "The kernel of a forward or dinput, as RunTapGemm chooses it.");
   m.def("choose_dweight", &ChooseDweight, nb::kw_only(), "device"_a, "wanted"_a, "slices"_a, "taps"_a, "types"_a,
         "groups"_a, "members"_a, "batch"_a, "slots"_a, "channels"_a, "columns"_a, "sources"_a, "outputs"_a,
-        "neighbours"_a, "has_bias"_a, "zero_empty_rows"_a, "partial_elements"_a, "window"_a,
+        "neighbours"_a, "has_bias"_a, "zero_empty_rows"_a, "partial_slices"_a, "window"_a,
         "The kernel of a weight gradient, as RunDweight chooses it.");
 }
 
