@@ -3,6 +3,7 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <array>
 #include <cstdint>
@@ -10,8 +11,10 @@
 #include <string>
 #include <tuple>
 #include <variant>
+#include <vector>
 
 #include "gpu/dweight_choice.h"
+#include "gpu/handler.h"
 #include "gpu/hub_sums.h"
 #include "gpu/tap_choice.h"
 
@@ -29,6 +32,8 @@ using Wanted = std::tuple<std::string, std::array<int, 3>>;
 using Pair = std::array<int32_t, 2>;
 // Kernel, stride, padding, dilation, size of x (forward, dweight) or g (dinput), size of the other. Zeros for a table.
 using Window = std::array<Pair, 6>;
+// Group dimensions: those of the call, or an operand's own.
+using Sizes = std::vector<int64_t>;
 
 // Where XLA's buffers start: at multiples of 256 bytes.
 void* SomeAddress() { return reinterpret_cast<void*>(uintptr_t{1} << 12); }
@@ -56,11 +61,16 @@ void RaiseUnlessOk(const gpu::Status& status) {
   if (!status.ok()) throw nb::value_error(status.call);
 }
 
-gpu::GroupShape Groups(int64_t count) {
+gpu::GroupShape ShapeOf(const Sizes& sizes) {
+  if (sizes.size() > gpu::kMaxGroupRank) throw nb::value_error("eight group dimensions at most");
   gpu::GroupShape shape;
-  shape.rank = 1;
-  shape.size[0] = count;
+  for (int64_t size : sizes) shape.size[shape.rank++] = size;
   return shape;
+}
+
+// Of an operand whose matrices have so many elements.
+gpu::GroupStrides StridesOf(const Sizes& sizes, int64_t matrix) {
+  return gpu::StridesOf(static_cast<int>(sizes.size()), Dims(sizes.data(), sizes.size()), matrix);
 }
 
 // {"kernel": name}, and for the portable kernels what `describe` adds of their launch.
@@ -74,9 +84,10 @@ nb::dict ToDict(const Decision& decision, const Describe& describe) {
 }
 
 nb::dict ChooseTapGemm(const DeviceFigures& device, const Wanted& given, const std::string& taps, bool transposed,
-                       const std::array<std::string, 3>& types, int64_t groups, int64_t batch, int64_t nodes,
-                       int64_t source_rows, int32_t depth, int32_t columns, int32_t slots, int32_t neighbours,
-                       int64_t source_taps, const Window& window) {
+                       const std::array<std::string, 3>& types, const Sizes& groups,
+                       const std::array<Sizes, 6>& operand_groups, int64_t batch, int64_t nodes, int64_t source_rows,
+                       int32_t depth, int32_t columns, int32_t slots, int32_t neighbours, int64_t source_taps,
+                       const Window& window) {
   gpu::TapGemm gemm{};
   gemm.source = gemm.weight = gemm.out = SomeAddress();
   gemm.source_type = ElementOf(types[0]);
@@ -93,9 +104,16 @@ nb::dict ChooseTapGemm(const DeviceFigures& device, const Wanted& given, const s
   gemm.depth = depth;
   gemm.columns = columns;
   gemm.slots = slots;
-  gemm.groups = Groups(groups);
   gemm.table.columns = neighbours;
   gemm.table.taps = source_taps;
+  const int64_t taps_of_group = gemm.kind == gpu::Taps::kSources ? source_taps : nodes * neighbours;
+  gemm.groups = ShapeOf(groups);
+  gemm.source_groups = StridesOf(operand_groups[0], batch * source_rows * depth);
+  gemm.weight_groups = StridesOf(operand_groups[1], int64_t{slots} * depth * columns);
+  gemm.bias_groups = StridesOf(operand_groups[2], columns);
+  gemm.table.source_groups = StridesOf(operand_groups[3], taps_of_group);
+  gemm.table.slot_groups = StridesOf(operand_groups[4], taps_of_group);
+  gemm.table.offset_groups = StridesOf(operand_groups[5], 2 * (nodes + 1));
   gemm.workspace = SomeAddress();
   gemm.workspace_bytes = gpu::HubPartials(gemm, source_taps) * 4;
   for (int d = 0; d < 2; ++d) {
@@ -160,10 +178,10 @@ int64_t FewestSlices(const gpu::DweightDecision& decision, int64_t least, int64_
 }
 
 nb::dict ChooseDweight(const DeviceFigures& device, const Wanted& given, int slices, const std::string& taps,
-                       const std::array<std::string, 3>& types, int64_t groups, int64_t members, int64_t batch,
-                       int32_t slots, int32_t channels, int32_t columns, int32_t sources, int32_t outputs,
-                       int32_t neighbours, bool has_bias, bool zero_empty_rows, int64_t partial_slices,
-                       const Window& window) {
+                       const std::array<std::string, 3>& types, const Sizes& groups, const Sizes& members,
+                       const std::array<Sizes, 3>& operand_groups, int64_t batch, int32_t slots, int32_t channels,
+                       int32_t columns, int32_t sources, int32_t outputs, int32_t neighbours, bool has_bias,
+                       bool zero_empty_rows, int64_t partial_slices, const Window& window) {
   gpu::Dweight dweight{};
   dweight.x = dweight.g = dweight.dw = SomeAddress();
   dweight.db = has_bias ? SomeAddress() : nullptr;
@@ -176,19 +194,27 @@ nb::dict ChooseDweight(const DeviceFigures& device, const Wanted& given, int sli
   dweight.slots = slots;
   dweight.channels = channels;
   dweight.columns = columns;
-  dweight.shapes.groups = Groups(groups);
-  dweight.shapes.members = Groups(members);
+  dweight.shapes.groups = ShapeOf(groups);
+  dweight.shapes.members = ShapeOf(members);
   gpu::DweightChoice wanted;
   Fill(given, &wanted);
   wanted.slices = slices;
 
+  int64_t x_rows = sources, g_rows = outputs;
+  if (taps == "window") {
+    x_rows = int64_t{window[4][0]} * window[4][1];
+    g_rows = int64_t{window[5][0]} * window[5][1];
+  }
+  dweight.x_groups = StridesOf(operand_groups[0], batch * x_rows * channels);
+  dweight.g_groups = StridesOf(operand_groups[1], batch * g_rows * columns);
   const gpu::NeighborTable table{nullptr, nullptr, sources, outputs, neighbours, slots, zero_empty_rows};
   const int64_t slice = (int64_t{slots} * channels + 1) * columns;
   const auto choose_with = [&](int64_t room, gpu::DweightDecision* decision) {
     dweight.partial_elements = room * slice;
     if (taps == "window") return gpu::ChooseDweight(dweight, Window2d(window), DeviceOf(device), wanted, decision);
     if (taps == "columns") {
-      return gpu::ChooseDweight(dweight, gpu::ColumnTaps{table, {}}, DeviceOf(device), wanted, decision);
+      const gpu::ColumnTaps by_column{table, StridesOf(operand_groups[2], int64_t{outputs} * neighbours)};
+      return gpu::ChooseDweight(dweight, by_column, DeviceOf(device), wanted, decision);
     }
     gpu::SlotTaps by_slot{};
     by_slot.table = table;
@@ -202,7 +228,7 @@ nb::dict ChooseDweight(const DeviceFigures& device, const Wanted& given, int sli
     found["vector"] = found["asynchronous"] = launch.staging != gpu::DweightStaging::kScalar;
     found["slices"] = launch.grid.slices;
   });
-  found["partial_slices"] = FewestSlices(decision, 2 * groups, partial_slices, choose_with);
+  found["partial_slices"] = FewestSlices(decision, 2 * ShapeOf(groups).count(), partial_slices, choose_with);
   return found;
 }
 
@@ -211,11 +237,11 @@ nb::dict ChooseDweight(const DeviceFigures& device, const Wanted& given, int sli
 void DefineRules(nb::module_& m) {
   using nb::literals::operator""_a;
   m.def("choose_tap_gemm", &ChooseTapGemm, nb::kw_only(), "device"_a, "wanted"_a, "taps"_a, "transposed"_a, "types"_a,
-        "groups"_a, "batch"_a, "nodes"_a, "source_rows"_a, "depth"_a, "columns"_a, "slots"_a, "neighbours"_a,
-        "source_taps"_a, "window"_a, "The kernel of a forward or dinput, as RunTapGemm chooses it.");
+        "groups"_a, "operand_groups"_a, "batch"_a, "nodes"_a, "source_rows"_a, "depth"_a, "columns"_a, "slots"_a,
+        "neighbours"_a, "source_taps"_a, "window"_a, "The kernel of a forward or dinput, as RunTapGemm chooses it.");
   m.def("choose_dweight", &ChooseDweight, nb::kw_only(), "device"_a, "wanted"_a, "slices"_a, "taps"_a, "types"_a,
-        "groups"_a, "members"_a, "batch"_a, "slots"_a, "channels"_a, "columns"_a, "sources"_a, "outputs"_a,
-        "neighbours"_a, "has_bias"_a, "zero_empty_rows"_a, "partial_slices"_a, "window"_a,
+        "groups"_a, "members"_a, "operand_groups"_a, "batch"_a, "slots"_a, "channels"_a, "columns"_a, "sources"_a,
+        "outputs"_a, "neighbours"_a, "has_bias"_a, "zero_empty_rows"_a, "partial_slices"_a, "window"_a,
         "The kernel of a weight gradient, as RunDweight chooses it.");
 }
 

@@ -1,5 +1,7 @@
 """Weight gradients with the room for partial sums that a GPU needs: the same bits as with all room, and right ones."""
 
+import functools
+
 import gpu_problems as problems
 import jax
 import jax.numpy as jnp
@@ -71,3 +73,24 @@ def test_tables(shape, monkeypatch):
     magnitudes = abs(oracle.f64(problem.x)), abs(oracle.f64(problem.g))
     bound, _ = oracle.knn_dweight(*magnitudes, problem.indices, problem.slots, **given)
     oracle.assert_within_ulp(dw, exact, 8 * bound, F32)
+
+
+@pytest.mark.parametrize("summed", [True, False], ids=["sum", "each"])
+def test_tables_of_their_own(summed, monkeypatch):
+    """Integers, of which all sums are exact: one gradient of all samples, or one of each."""
+    groups, n, m, k, channels = 5, 90, 300, 9, 64
+    rng = np.random.default_rng(0)
+    x, g = (rng.integers(-2, 3, (groups, rows, channels)).astype(BF16) for rows in (n, m))
+    table = jkc.NeighborTable(rng.integers(-1, n, (groups, m, k)), num_inputs=n)
+
+    def call(x, g):
+        dweight = functools.partial(jkc.knn_dweight, preferred_element_type=F32)
+        return dweight(x, g, table) if summed else jax.vmap(dweight)(x, g, table)
+
+    found = _both(monkeypatch, call, jnp.asarray(x), jnp.asarray(g))
+    exact = [
+        oracle.knn_dweight(x[i : i + 1], g[i : i + 1], indices, num_slots=k)
+        for i, indices in enumerate(np.asarray(table.indices))
+    ]
+    for got, parts in zip(found, zip(*exact, strict=True), strict=True):
+        np.testing.assert_array_equal(got, sum(parts) if summed else np.stack(parts))
