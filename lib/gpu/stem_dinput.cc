@@ -19,7 +19,8 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   const int64_t sum_bytes = blocks * kOrderedSources * gemm.columns * 4;
   if (parts > kStemDinputWarps) return false;
   const int row_pitch = StemRowPitch(gemm.depth > 64 ? 3 : 2);
-  const int64_t weight_bytes = int64_t{gemm.slots} * gemm.columns * row_pitch;  // once, before there are products and sums
+  // Weights lie where products and sums come later.
+  const int64_t weight_bytes = int64_t{gemm.slots} * gemm.columns * row_pitch;
   // Neighbouring slots' products begin 8 banks apart, or 24. Behind the last row's is one that no row of g gives.
   const auto pitch_of = [](int64_t units) { return units / 2 * 16 + 8; };
   const auto pairs_bytes = [&](int64_t units) {

@@ -36,8 +36,8 @@ KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int
   }
 }
 
-// Adds a stretch's products to the sums of all sources; the last stretch's become the result. The next stretch's rows of
-// g are on their way then.
+// Adds a stretch's products to the sums of all sources; the last stretch's become the result. The next stretch's rows
+// of g are on their way then.
 template <typename Shape>
 KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample, int stretch,
                                char* shared) {
@@ -88,7 +88,8 @@ KNNCONV_DEVICE void WriteNowhere(const StemDinputPlan& plan, char* shared) {
     float2* const at = reinterpret_cast<float2*>(shared + plan.nowhere * (8 / kTiles.scale));
     at[pair * plan.pitch] = make_float2(0, 0);
   }
-  if (kTiles.singles != 0) *reinterpret_cast<float*>(shared + plan.singles_at + plan.nowhere * (4 / kTiles.scale)) = 0.0f;
+  char* const single = shared + plan.singles_at + plan.nowhere * (4 / kTiles.scale);
+  if (kTiles.singles != 0) *reinterpret_cast<float*>(single) = 0.0f;
 }
 
 template <typename Shape>

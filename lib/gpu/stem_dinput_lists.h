@@ -23,7 +23,8 @@ KNNCONV_DEVICE StemLists FindLists(const StemSample& sample, int number, bool ex
   if (!exist) return lists;
   const int lane = threadIdx.x % kWarpSize;
   const uint32_t* const visit = sample.visits + int64_t{number} * kVisitWords;
-  const uint32_t begin = ReadOnly(visit), before = lane > 0 ? ReadOnly(visit + lane) : 0, own = ReadOnly(visit + 1 + lane);
+  const uint32_t begin = ReadOnly(visit), own = ReadOnly(visit + 1 + lane);
+  const uint32_t before = lane > 0 ? ReadOnly(visit + lane) : 0;
   lists.heads = ReadOnly(sample.heads + int64_t{number} * (kOrderedSources / 2) + lane);
   lists.begin[0] = begin + (before >> 16);
   lists.begin[1] = begin + (own & 0xffff);

@@ -10,8 +10,8 @@ namespace knnconv::gpu {
 namespace {
 
 constexpr int kMostStemSamples = 2;  // of a block: of more, g would be read more often
-// A warp takes 0.05 us for a row of g on an H200. In that time: a block's start and end, staging of a sample, and partial
-// sums that are written and read again.
+// A warp takes 0.05 us for a row of g on an H200. In that time: a block's start and end, staging of a sample, and
+// partial sums that are written and read again.
 constexpr int kBlockRows = 80, kSampleRows = 70;
 constexpr int64_t kPartialsOfARow = 25000;
 

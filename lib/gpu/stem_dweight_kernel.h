@@ -8,9 +8,9 @@
 //
 // A lane has one slot of its warp's eight and four rows of a step: it reads the taps' rows of x, 8 bytes each, from
 // wherever the table says, and their channels are its part of the right operands. Nothing of the gathered matrix is
-// staged, and no product is of a fourth channel that x lacks. A warp holds dw of its slots and all columns. Ways of warps
-// with the same slots share the steps of the samples that a block computes together; their sums are added at the end.
-// Where db is wanted, it is one slot more, whose taps read ones.
+// staged, and no product is of a fourth channel that x lacks. A warp holds dw of its slots and all columns. Ways of
+// warps with the same slots share the steps of the samples that a block computes together; their sums are added at the
+// end. Where db is wanted, it is one slot more, whose taps read ones.
 //
 // What bounds it: shared memory, where a step's taps lie at random and meet the same banks, and where every warp reads
 // all of g.
