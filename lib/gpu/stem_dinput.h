@@ -19,7 +19,7 @@ namespace knnconv::gpu {
 
 inline constexpr int kOrderedSources = 64;  // whose taps stand together, by stretch
 inline constexpr int kMostStretches = 64;
-inline constexpr int kVisitWords = 1 + kOrderedSources / 2;  // of a block's lists in one stretch
+inline constexpr int kFirstEnd = 2;  // before a block's ends stands where its lists begin
 inline constexpr int kMostStemDepth = 96;   // channels of g, of which registers hold a tile of weights whole
 inline constexpr int kStemDinputWarps = 16;
 
@@ -36,16 +36,17 @@ struct StemDinputPlan {
   int32_t singles_at, sums_at, rows_at, bytes;  // places in shared memory; products of channel pairs begin at 0
   Divisor by_stretch;
   int32_t nowhere;             // a place whose products are 0
-  // What the first kernel writes: quads of taps' places. A source's first quad in a stretch stands among heads; what a
-  // quad lacks is nowhere. The *visit* of a block in a stretch says where its other quads begin, and, in 16 bits each,
-  // how many of them every source ends behind; two neighbouring sources share a word.
-  uint4* heads;      // [groups, blocks, stretches, kOrderedSources / 2]
-  uint2* quads;      // [groups, group_quads], those of a block from BlockQuads on
-  uint32_t* visits;  // [groups, blocks, stretches, kVisitWords]
+  // What the first kernel writes: of each group, one past the last quad of each (block, stretch, source), and quads of
+  // taps' places. What a source's last quad lacks is nowhere.
+  int32_t block_ends;          // kFirstEnd + stretches * kOrderedSources
+  uint32_t* ends;              // [groups, blocks, block_ends]
+  uint2* quads;                // [groups, group_quads], those of a block from BlockQuads on
   int64_t group_quads;
 
-  // Of a block whose first tap is `begin` in the source order: every quad but the heads comes with four taps.
-  KNNCONV_HOST_DEVICE static int64_t BlockQuads(int64_t begin) { return begin / 4; }
+  // Of a block whose first tap is `begin` in the source order. Each list may have three places in vain.
+  KNNCONV_HOST_DEVICE int64_t BlockQuads(int64_t begin, int64_t block) const {
+    return (begin + block * stretches * (kOrderedSources * 3) + 3) / 4;
+  }
 };
 
 // Whether the stem kernels of dinput are to compute `gemm`: where they can if `forced`, else where they are expected to

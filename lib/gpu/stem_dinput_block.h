@@ -22,8 +22,7 @@ struct StemDinputShape {
 struct StemSample {
   const char* g;
   const char* weight;
-  const uint4* heads;
-  const uint32_t* visits;
+  const uint32_t* ends;
   const uint2* quads;
   int64_t out;  // element of dx
 };
@@ -35,9 +34,7 @@ KNNCONV_DEVICE StemSample OpenStemSample(const TapGemm& gemm, const StemDinputPl
   const int64_t g = gemm.source_groups.Offset(shape, group) + b * gemm.source_rows * gemm.depth;
   sample.g = static_cast<const char*>(gemm.source) + g * 2;
   sample.weight = static_cast<const char*>(gemm.weight) + gemm.weight_groups.Offset(shape, group) * 2;
-  const int64_t visits = int64_t{group} * plan.blocks * plan.stretches;
-  sample.heads = plan.heads + visits * (kOrderedSources / 2);
-  sample.visits = plan.visits + visits * kVisitWords;
+  sample.ends = plan.ends + int64_t{group} * plan.blocks * plan.block_ends;
   sample.quads = plan.quads + group * plan.group_quads;
   sample.out = int64_t{blockIdx.x} * gemm.nodes * gemm.columns;
   return sample;

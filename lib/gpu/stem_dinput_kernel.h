@@ -7,9 +7,8 @@
 //         products of a stretch of rows, fp32                             shared memory
 //         sums of all sources, fp32                                       shared memory
 //
-// A lane of the second part has two neighbouring sources. Their first four taps each are read together; what is left
-// stands one behind the other, so that one source's keep the lane busy where the other has none. Long lists are the
-// whole warp's. Products lie as pairs of channels and single ones: 8 bytes of
+// A lane of the second part has two neighbouring sources, whose lists stand one behind the other: where one is short,
+// the other often is not. Long lists are the whole warp's. Products lie as pairs of channels and single ones: 8 bytes of
 // one bank in 16, then 4 of one in 32.
 //
 // What bounds it: shared memory, where rows of taps lie at random and meet the same banks.
@@ -36,24 +35,27 @@ KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int
   }
 }
 
-// Adds a stretch's products to the sums of all sources; the last stretch's become the result. The next stretch's rows
-// of g are on their way then.
+// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `ends` are the lane's, of
+// the warp's first block, and `lists` what they say. The next stretch's rows of g are on their way then.
 template <typename Shape>
 KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample, int stretch,
-                               char* shared) {
+                               const uint32_t* ends, StemLists lists, char* shared) {
   constexpr int kChannels = Shape::kChannels;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  StemLists next = FindLists(sample, warp * plan.stretches + stretch, warp < plan.blocks);
+  // One block's products are added while the next one's first quads and the lists of the one after it are loaded.
+  const int step = Shape::kWarps * plan.block_ends;
+  StemLists next = FindLists(ends += step, warp + Shape::kWarps < plan.blocks);
+  StemCursor cursor = OpenCursor(sample.quads, lists);
   __syncthreads();  // all products are there
   if (stretch + 1 < plan.stretches) CopyCotangent<Shape>(gemm, plan, sample, stretch + 1, shared + plan.rows_at);
   CommitCopies();
 #pragma unroll 1
   for (int block = warp; block < plan.blocks; block += Shape::kWarps) {
-    // One block's products are added while what the next one is to read of the lists is loaded.
-    const StemLists lists = next;
-    const int following = block + Shape::kWarps;
-    next = FindLists(sample, following * plan.stretches + stretch, following < plan.blocks);
-    const StemCursor cursor = OpenCursor(sample.quads, lists);
+    const StemLists current = lists;
+    const StemCursor first = cursor;
+    lists = next;
+    cursor = OpenCursor(sample.quads, lists);
+    next = FindLists(ends += step, block + 2 * Shape::kWarps < plan.blocks);
 
     const int node = block * kOrderedSources + lane * 2;
     float2* const kept = reinterpret_cast<float2*>(shared + plan.sums_at) + node / 2 * kChannels;
@@ -64,9 +66,8 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
       sums[c * 2 / kChannels][c * 2 % kChannels] = two.x;
       sums[(c * 2 + 1) / kChannels][(c * 2 + 1) % kChannels] = two.y;
     }
-    AddHeads<Shape>(plan, lists, shared, sums);
-    AddShortLists<Shape>(plan, cursor, shared, sums);
-    if (AnyLane(AreLong(lists))) AddLongLists<Shape>(plan, sample.quads, lists, shared, sums);
+    AddShortLists<Shape>(plan, first, shared, sums);
+    if (AnyLane(AreLong(current))) AddLongLists<Shape>(plan, sample.quads, current, shared, sums);
     if (stretch + 1 == plan.stretches) {
       StoreSums<Shape>(gemm, sample, node, sums);
       continue;
@@ -98,10 +99,11 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
   if constexpr (kHasTensorCores<typename Shape::T>) {
     KNNCONV_DYNAMIC_SHARED(shared);
     const StemSample sample = OpenStemSample(gemm, plan);
+    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
     CopyStemWeights<Shape>(gemm, sample, shared);
     CopyCotangent<Shape>(gemm, plan, sample, 0, shared + plan.rows_at);
     CommitCopies();
-    const int slot = threadIdx.x / kWarpSize % plan.slot_warps * Shape::kTiles.slots;
+    const int slot = warp % plan.slot_warps * Shape::kTiles.slots;
     StemWeights<Shape> weights;
     WaitForCopies<0>();
     __syncthreads();
@@ -110,11 +112,14 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     if (threadIdx.x == 0) WriteNowhere<Shape>(plan, shared);
 #pragma unroll 1
     for (int stretch = 0; stretch < plan.stretches; ++stretch) {
+      const uint32_t* const ends =
+          sample.ends + warp * plan.block_ends + kFirstEnd + stretch * kOrderedSources + lane * 2;
+      const StemLists lists = FindLists(ends, warp < plan.blocks);
       WaitForCopies<0>();
       __syncthreads();  // rows of g are there, and every warp is done with the last stretch's products
       MultiplyStretch<Shape>(plan, weights, slot, gemm.slots - slot, StretchUnits(gemm, plan, stretch),
                              shared + plan.rows_at, shared);
-      AddStretch<Shape>(gemm, plan, sample, stretch, shared);
+      AddStretch<Shape>(gemm, plan, sample, stretch, ends, lists, shared);
     }
   }
 }

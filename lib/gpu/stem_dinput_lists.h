@@ -8,27 +8,20 @@
 
 namespace knnconv::gpu {
 
-// What a lane reads of a visit: both sources' first quads of places, and where its other quads are, the first source's
-// and then the second's.
+// The lane's quads of places in one stretch: of its first source, then of its second.
 struct StemLists {
-  uint4 heads;
-  uint32_t begin[3];
+  int begin[3];
 
-  KNNCONV_DEVICE int quads() const { return static_cast<int>(begin[2] - begin[0]); }
+  KNNCONV_DEVICE int quads() const { return begin[2] - begin[0]; }
 };
 
-// `number`: of the visit, in the order of the blocks and then of the stretches.
-KNNCONV_DEVICE StemLists FindLists(const StemSample& sample, int number, bool exist) {
+KNNCONV_DEVICE StemLists FindLists(const uint32_t* ends, bool exist) {
   StemLists lists = {};
   if (!exist) return lists;
-  const int lane = threadIdx.x % kWarpSize;
-  const uint32_t* const visit = sample.visits + int64_t{number} * kVisitWords;
-  const uint32_t begin = ReadOnly(visit), own = ReadOnly(visit + 1 + lane);
-  const uint32_t before = lane > 0 ? ReadOnly(visit + lane) : 0;
-  lists.heads = ReadOnly(sample.heads + int64_t{number} * (kOrderedSources / 2) + lane);
-  lists.begin[0] = begin + (before >> 16);
-  lists.begin[1] = begin + (own & 0xffff);
-  lists.begin[2] = begin + (own >> 16);
+  const uint2 both = ReadOnly(reinterpret_cast<const uint2*>(ends));
+  lists.begin[0] = static_cast<int>(ReadOnly(ends - 1));
+  lists.begin[1] = static_cast<int>(both.x);
+  lists.begin[2] = static_cast<int>(both.y);
   return lists;
 }
 
@@ -36,7 +29,7 @@ inline constexpr int kLongLists = 16;  // quads of a lane, beyond which the warp
 
 KNNCONV_DEVICE bool AreLong(const StemLists& lists) { return lists.quads() > kLongLists; }
 
-// What is left of a lane's quads but the first ones, and the next one, whose load is under way.
+// What is left of a lane's lists, and the next quad, whose load is under way.
 struct StemCursor {
   const uint2* at;
   int quads, first_quads;  // left; the latter of the first source
@@ -51,7 +44,7 @@ KNNCONV_DEVICE StemCursor OpenCursor(const uint2* quads, const StemLists& lists)
   StemCursor cursor;
   cursor.at = quads + lists.begin[0];
   cursor.quads = AreLong(lists) ? 0 : lists.quads();
-  cursor.first_quads = static_cast<int>(lists.begin[1] - lists.begin[0]);
+  cursor.first_quads = lists.begin[1] - lists.begin[0];
   cursor.quad = make_uint2(0, 0);
   cursor.Fetch();
   return cursor;
@@ -86,20 +79,6 @@ KNNCONV_DEVICE void SumQuad(const StemDinputPlan& plan, const char* shared, cons
 template <typename Shape>
 using StemSourceSums = float[2][Shape::kChannels];
 
-// Adds the products of both sources' first quads.
-template <typename Shape>
-KNNCONV_DEVICE void AddHeads(const StemDinputPlan& plan, const StemLists& lists, const char* shared,
-                             StemSourceSums<Shape>& sums) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    float sum[Shape::kChannels];
-    const uint4& heads = lists.heads;
-    SumQuad<Shape>(plan, shared, i == 0 ? make_uint2(heads.x, heads.y) : make_uint2(heads.z, heads.w), sum);
-#pragma unroll
-    for (int c = 0; c < Shape::kChannels; ++c) sums[i][c] += sum[c];
-  }
-}
-
 // Adds the products of all lists of the warp that are not long.
 template <typename Shape>
 KNNCONV_DEVICE void AddShortLists(const StemDinputPlan& plan, StemCursor cursor, const char* shared,
@@ -132,8 +111,8 @@ KNNCONV_DEVICE void AddLongLists(const StemDinputPlan& plan, const uint2* quads,
 #pragma unroll 1
     for (uint32_t left = owners; left != 0; left &= left - 1) {
       const int owner = __ffs(static_cast<int>(left)) - 1;
-      const int begin = GroupShuffle(static_cast<int>(lists.begin[i]), owner, kGroupLanes);
-      const int end = GroupShuffle(static_cast<int>(lists.begin[i + 1]), owner, kGroupLanes);
+      const int begin = GroupShuffle(lists.begin[i], owner, kGroupLanes);
+      const int end = GroupShuffle(lists.begin[i + 1], owner, kGroupLanes);
       float sum[Shape::kChannels] = {};
 #pragma unroll 1
       for (int at = begin + lane; at < end; at += kWarpSize) {

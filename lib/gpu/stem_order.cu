@@ -4,8 +4,7 @@
 //
 //     place of a tap's products within the stretch = slot * slot_step + row % stretch * row_step
 //
-// Places stand in quads of 16 bits, the first one of each list among heads; a list that does not fill its last one ends
-// with places whose products are 0.
+// Places stand in quads of 16 bits; a list that does not fill its last one ends with places whose products are 0.
 //
 // A block has kOrderedSources sources. Counts of (stretch, source) are summed up before it; then a warp goes through a
 // source's list, 32 taps at a time, and finds how many of them are of the same stretch and stand before each. Bound by
@@ -63,15 +62,12 @@ KNNCONV_DEVICE void AddUp(int32_t* counts, int32_t* totals, int cells) {
   __syncthreads();
 }
 
-// Quads of the block but heads, in the cells before.
-KNNCONV_DEVICE int QuadsBefore(const int32_t* ends, int cell) { return cell == 0 ? 0 : ends[cell - 1]; }
-
 __global__ void __launch_bounds__(kThreads)
     StemOrder(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemDinputPlan plan) {
   KNNCONV_DYNAMIC_SHARED(shared);
   const int cells = plan.stretches * kOrderedSources, t = threadIdx.x;
-  int32_t* const ends = reinterpret_cast<int32_t*>(shared);  // [stretches, kOrderedSources], in quads but heads
-  int32_t* const nexts = ends + cells;                       // how many of the cell's taps have a place
+  int32_t* const ends = reinterpret_cast<int32_t*>(shared);  // [stretches, kOrderedSources], in quads
+  int32_t* const nexts = ends + cells;                       // the cell's next place in the block
   int32_t* const totals = nexts + cells;
   int32_t* const begins = totals + cells / kGroupLanes;  // [kOrderedSources + 1]
 
@@ -94,26 +90,18 @@ __global__ void __launch_bounds__(kThreads)
     atomicAdd(&ends[stretch * kOrderedSources + SourceOf(begins, tap)], 1);
   }
   __syncthreads();
-  for (int cell = t; cell < cells; cell += kThreads) ends[cell] = max(ends[cell] - 1, 0) / 4;
+  for (int cell = t; cell < cells; cell += kThreads) ends[cell] = (ends[cell] + 3) / 4;
   __syncthreads();
   AddUp(ends, totals, cells);
 
-  const int64_t before = plan.BlockQuads(block_begin);
-  const int64_t visits = int64_t{blockIdx.x} * plan.stretches;
-  uint16_t* const heads = reinterpret_cast<uint16_t*>(plan.heads + visits * (kOrderedSources / 2));
+  const int64_t before = plan.BlockQuads(block_begin, block);
+  uint32_t* const to = plan.ends + int64_t{blockIdx.x} * plan.block_ends;
   uint16_t* const places = reinterpret_cast<uint16_t*>(plan.quads + group * plan.group_quads + before);
-  for (int cell = t; cell < cells; cell += kThreads) nexts[cell] = 0;
-  for (int cell = t * 2; cell < cells; cell += kThreads * 2) {
-    const int stretch = cell / kOrderedSources, lane = cell % kOrderedSources / 2;
-    const int begin = QuadsBefore(ends, stretch * kOrderedSources);
-    uint32_t* const visit = plan.visits + (visits + stretch) * kVisitWords;
-    if (lane == 0) visit[0] = static_cast<uint32_t>(before + begin);
-    visit[1 + lane] = static_cast<uint32_t>(ends[cell] - begin) | static_cast<uint32_t>(ends[cell + 1] - begin) << 16;
+  if (t < kFirstEnd) to[t] = static_cast<uint32_t>(before);
+  for (int cell = t; cell < cells; cell += kThreads) {
+    nexts[cell] = cell == 0 ? 0 : ends[cell - 1] * 4;
+    to[kFirstEnd + cell] = static_cast<uint32_t>(before + ends[cell]);
   }
-  const auto write = [&](int cell, int rank, int place) {
-    uint16_t* const to = rank < 4 ? heads + cell * 4 + rank : places + QuadsBefore(ends, cell) * 4 + rank - 4;
-    *to = static_cast<uint16_t>(place);
-  };
   __syncthreads();
   const int lane = t % kGroupLanes;
 #pragma unroll 1
@@ -125,18 +113,17 @@ __global__ void __launch_bounds__(kThreads)
       const Divisor::Result row = plan.by_stretch.Divide(exists ? ReadOnly(rows + tap) : 0);
       const int slot = exists ? ReadOnly(slots + tap) : 0;
       const uint32_t same = EqualLanes(row.quotient, plan.stretches) & GroupBallot(exists, kGroupLanes);
-      const int cell = row.quotient * kOrderedSources + source;
-      const int rank = nexts[cell] + __popc(same & ((1u << lane) - 1));
+      int32_t* const next = nexts + row.quotient * kOrderedSources + source;
+      const int place = *next + __popc(same & ((1u << lane) - 1));
       SyncWarp();
-      if (exists && same >> lane == 1) nexts[cell] = rank + 1;  // the last of its stretch
+      if (exists && same >> lane == 1) *next = place + 1;  // the last of its stretch
       SyncWarp();
-      if (exists) write(cell, rank, slot * plan.slot_step + row.remainder * plan.row_step);
+      if (exists) places[place] = static_cast<uint16_t>(slot * plan.slot_step + row.remainder * plan.row_step);
     }
   }
   __syncthreads();
   for (int cell = t; cell < cells; cell += kThreads) {
-    const int room = 4 + (ends[cell] - QuadsBefore(ends, cell)) * 4;
-    for (int rank = nexts[cell]; rank < room; ++rank) write(cell, rank, plan.nowhere);
+    for (int place = nexts[cell]; place < ends[cell] * 4; ++place) places[place] = static_cast<uint16_t>(plan.nowhere);
   }
 }
 
