@@ -15,38 +15,56 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   if (gemm.columns < 1 || gemm.columns > kStemChannels) return false;
   if (gemm.depth < 1 || gemm.depth > kMostStemDepth || gemm.depth % 8 != 0) return false;
   const StemTiles tiles = StemTilesOf(gemm.columns);
-  // Neighbouring slots' products begin 8 banks apart, or 24, and have room for one that no row of g gives.
-  const int64_t units = CeilDiv(gemm.source_rows, 8), pitch = (units + 1) / 2 * 16 + 8;
-  const int64_t blocks = CeilDiv(gemm.nodes, kOrderedSources);
-  const int64_t slot_bytes = pitch * gemm.columns * 4, sum_bytes = blocks * kOrderedSources * gemm.columns * 4;
-  const int64_t room = device.shared_bytes - sum_bytes - kStemWeightBytes;
-  const int64_t slot_step = pitch * std::max(1, tiles.pairs), places = int64_t{1} << 16;
-  const int64_t most = std::min({room / slot_bytes, int64_t{tiles.slots}, places / slot_step});
-  if (most < 1) return false;
-  const int64_t stretches = CeilDiv(gemm.slots, most), groups = gemm.groups.count();
+  const int64_t blocks = CeilDiv(gemm.nodes, kOrderedSources), parts = CeilDiv(gemm.slots, tiles.slots);
+  const int64_t sum_bytes = blocks * kOrderedSources * gemm.columns * 4;
+  if (parts > kStemDinputWarps) return false;
+  const int row_pitch = StemRowPitch(gemm.depth > 64 ? 3 : 2);
+  // Weights lie where products and sums come later.
+  const int64_t weight_bytes = int64_t{gemm.slots} * gemm.columns * row_pitch;
+  // Neighbouring slots' products begin 8 banks apart, or 24. Behind the last row's is one that no row of g gives.
+  const auto pitch_of = [](int64_t units) { return units / 2 * 16 + 8; };
+  const auto pairs_bytes = [&](int64_t units) {
+    return tiles.pairs == 0 ? 0 : CeilDiv(((gemm.slots + 1) * tiles.pairs - 1) * pitch_of(units) * 8 + 8, 16) * 16;
+  };
+  const auto lines_bytes = [&](int64_t units) {
+    const int64_t singles = tiles.singles == 0 ? 0 : CeilDiv(gemm.slots * pitch_of(units) * 4 + 4, 16) * 16;
+    return pairs_bytes(units) + singles;
+  };
+  const auto fits = [&](int64_t units) {
+    const int64_t bytes = std::max(weight_bytes, lines_bytes(units) + sum_bytes) + units * 8 * row_pitch;
+    return bytes <= device.shared_bytes &&
+           gemm.slots * pitch_of(units) * std::max(1, tiles.pairs) * tiles.scale < int64_t{1} << 16;
+  };
+  int64_t units = CeilDiv(gemm.source_rows, 8);
+  while (units > 0 && !fits(units)) --units;
+  if (units == 0) return false;
+  const int64_t stretches = CeilDiv(gemm.source_rows, units * 8), groups = gemm.groups.count();
   if (stretches > kMostStretches || groups * std::max(gemm.batch, blocks) > INT32_MAX) return false;
+  units = CeilDiv(CeilDiv(gemm.source_rows, stretches), 8);
   const int64_t block_ends = kFirstEnd + stretches * kOrderedSources, ends = groups * blocks * block_ends;
-  const int64_t group_pairs = (gemm.table.taps + blocks * stretches * kOrderedSources + 1) / 2;
-  if (gemm.table.taps > INT32_MAX || gemm.workspace_bytes < (ends + groups * group_pairs) * 4) return false;
+  const int64_t group_quads = (gemm.table.taps + blocks * stretches * (kOrderedSources * 3) + 3) / 4;
+  if (gemm.table.taps > INT32_MAX || gemm.workspace_bytes < ends * 4 + groups * group_quads * 8) return false;
   if (!IsAligned(gemm.workspace)) return false;
 
   *plan = {};
   plan->stretches = static_cast<int32_t>(stretches);
-  plan->stretch = static_cast<int32_t>(CeilDiv(gemm.slots, stretches));
-  plan->pitch = static_cast<int32_t>(pitch);
-  plan->slot_step = static_cast<int32_t>(slot_step);
-  plan->units = static_cast<int32_t>(units);
-  plan->nowhere = static_cast<int32_t>(units * 8);
+  plan->stretch = static_cast<int32_t>(units * 8);
+  plan->pitch = static_cast<int32_t>(pitch_of(units));
+  plan->row_step = tiles.scale;
+  plan->slot_step = plan->pitch * std::max(1, tiles.pairs) * tiles.scale;
+  plan->slot_warps = static_cast<int32_t>(parts);
+  plan->row_ways = kStemDinputWarps / plan->slot_warps;
+  plan->nowhere = gemm.slots * plan->slot_step;
   plan->blocks = static_cast<int32_t>(blocks);
-  plan->singles_at = static_cast<int32_t>(plan->stretch * tiles.pairs * pitch * 8);
-  plan->sums_at = static_cast<int32_t>(plan->stretch * slot_bytes);
-  plan->weights_at = static_cast<int32_t>(plan->sums_at + sum_bytes);
-  plan->bytes = plan->weights_at + kStemWeightBytes;
+  plan->singles_at = static_cast<int32_t>(pairs_bytes(units));
+  plan->sums_at = static_cast<int32_t>(lines_bytes(units));
+  plan->rows_at = static_cast<int32_t>(std::max(weight_bytes, plan->sums_at + sum_bytes));
+  plan->bytes = static_cast<int32_t>(plan->rows_at + units * 8 * row_pitch);
   plan->by_stretch = Divisor(static_cast<uint32_t>(plan->stretch));
   plan->block_ends = static_cast<int32_t>(block_ends);
   plan->ends = static_cast<uint32_t*>(gemm.workspace);
-  plan->pairs = plan->ends + ends;
-  plan->group_pairs = group_pairs;
+  plan->quads = reinterpret_cast<uint2*>(plan->ends + ends);
+  plan->group_quads = group_quads;
   return true;
 }
 
@@ -57,9 +75,9 @@ bool ChooseStem(const TapGemm& gemm, const Device& device, bool forced, StemDinp
   if (!forced && (gemm.slots < 9 || gemm.source_rows < 128)) return false;
   if (!forced && gemm.table.taps * 4 < gemm.source_rows * gemm.slots) return false;
   if (!Plan(gemm, device, plan)) return false;
-  // Every stretch reads all of g; a block has a multiprocessor to itself.
-  constexpr int kFewSlots = 5;
-  return forced || (plan->stretch >= kFewSlots && gemm.groups.count() * gemm.batch * 4 >= device.multiprocessors);
+  // A block has a multiprocessor to itself, and every stretch goes through all sources.
+  return forced || (gemm.table.taps >= plan->stretches * gemm.nodes &&
+                    gemm.groups.count() * gemm.batch * 4 >= device.multiprocessors);
 }
 
 }  // namespace knnconv::gpu

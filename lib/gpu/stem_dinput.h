@@ -1,8 +1,8 @@
 // dinput of a table for up to 4 channels of x, such as the first layer of a network: two kernels, of stem_order.cu and
 // stem_dinput_kernel.h, and when they run.
 //
-// A thread block has one sample. Slot by slot it multiplies all rows of g, keeps the products of as many slots as
-// shared memory holds, a *stretch* of slots, and adds them up where the taps of that stretch say:
+// A thread block has one sample. It multiplies as many rows of g with all slots as shared memory holds the products of,
+// a *stretch* of rows, and adds them up where the taps of that stretch say:
 //
 //     P[slot, m, :] = g[b, m, :] @ weight[slot]^T          dx[b, n, :] = sum over taps (m, slot) of n:  P[slot, m, :]
 //
@@ -21,27 +21,31 @@ inline constexpr int kOrderedSources = 64;  // whose taps stand together, by str
 inline constexpr int kMostStretches = 64;
 inline constexpr int kFirstEnd = 2;  // before a block's ends stands where its lists begin
 inline constexpr int kMostStemDepth = 96;   // channels of g, of which registers hold a tile of weights whole
+inline constexpr int kStemDinputWarps = 16;
+
+// Bytes from a row of g to the next in shared memory, of so many times 32 channels: 8 rows' 16 bytes lie in different
+// banks.
+constexpr int StemRowPitch(int loads) { return loads * 64 + 16; }
 
 struct StemDinputPlan {
-  int32_t stretch, stretches;  // slots of one, and their number
+  int32_t stretch, stretches;  // rows of g of one, and their number
   int32_t pitch;               // rows of g from one slot's products to the next
-  int32_t slot_step;           // of a tap's place from one slot to the next
-  int32_t units;               // of 8 rows of g
+  int32_t row_step, slot_step;  // of a tap's place from one row of the stretch, or slot, to the next
+  int32_t slot_warps, row_ways;  // warps that have different slots, and how often: ways share a stretch's rows
   int32_t blocks;              // of kOrderedSources sources
-  int32_t singles_at, sums_at, weights_at, bytes;  // places in shared memory; products of channel pairs begin at 0
+  int32_t singles_at, sums_at, rows_at, bytes;  // places in shared memory; products of channel pairs begin at 0
   Divisor by_stretch;
   int32_t nowhere;             // a place whose products are 0
-  // What the first kernel writes: of each group, one past the last pair of each (block, stretch, source), and the
-  // places of two taps' products, or of one and nowhere.
+  // What the first kernel writes: of each group, one past the last quad of each (block, stretch, source), and quads of
+  // taps' places. What a source's last quad lacks is nowhere.
   int32_t block_ends;          // kFirstEnd + stretches * kOrderedSources
   uint32_t* ends;              // [groups, blocks, block_ends]
-  uint32_t* pairs;             // [groups, group_pairs], those of a block from BlockPairs on
-  int64_t group_pairs;
+  uint2* quads;                // [groups, group_quads], those of a block from BlockQuads on
+  int64_t group_quads;
 
-  // Of a block whose first tap is `begin` in the source order: each of its lists, and of those before, may have half
-  // a pair in vain.
-  KNNCONV_HOST_DEVICE int64_t BlockPairs(int64_t begin, int64_t block) const {
-    return (begin + block * stretches * kOrderedSources + 1) / 2;
+  // Of a block whose first tap is `begin` in the source order. Each list may have three places in vain.
+  KNNCONV_HOST_DEVICE int64_t BlockQuads(int64_t begin, int64_t block) const {
+    return (begin + block * stretches * (kOrderedSources * 3) + 3) / 4;
   }
 };
 

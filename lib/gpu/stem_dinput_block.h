@@ -8,11 +8,13 @@
 
 namespace knnconv::gpu {
 
-// kLoads: 16-byte loads that a lane makes of a row of g, one in every 32 channels.
+// kLoads: units of 32 channels of g.
 template <typename T_, int kChannels_, int kLoads_>
 struct StemDinputShape {
   using T = T_;
-  static constexpr int kChannels = kChannels_, kLoads = kLoads_, kWarps = 16, kThreads = kWarps * kWarpSize;
+  static constexpr int kChannels = kChannels_, kLoads = kLoads_;
+  static constexpr int kWarps = kStemDinputWarps, kThreads = kWarps * kWarpSize;
+  static constexpr int kRowPitch = StemRowPitch(kLoads);
   static constexpr StemTiles kTiles = StemTilesOf(kChannels);
 };
 
@@ -21,7 +23,7 @@ struct StemSample {
   const char* g;
   const char* weight;
   const uint32_t* ends;
-  const uint32_t* pairs;
+  const uint2* quads;
   int64_t out;  // element of dx
 };
 
@@ -33,7 +35,7 @@ KNNCONV_DEVICE StemSample OpenStemSample(const TapGemm& gemm, const StemDinputPl
   sample.g = static_cast<const char*>(gemm.source) + g * 2;
   sample.weight = static_cast<const char*>(gemm.weight) + gemm.weight_groups.Offset(shape, group) * 2;
   sample.ends = plan.ends + int64_t{group} * plan.blocks * plan.block_ends;
-  sample.pairs = plan.pairs + group * plan.group_pairs;
+  sample.quads = plan.quads + group * plan.group_quads;
   sample.out = int64_t{blockIdx.x} * gemm.nodes * gemm.columns;
   return sample;
 }

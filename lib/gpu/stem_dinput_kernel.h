@@ -1,18 +1,17 @@
 // dinput over a table, for up to 4 channels of x, stretch by stretch (stem_dinput.h):
 //
-//     P[slot, m, c] = sum over o:  weight[slot, c, o] * g[b, m, o]             for the slots of a stretch
+//     P[slot, m, c] = sum over o:  weight[slot, c, o] * g[b, m, o]             for the rows m of a stretch
 //     dx[b, n, c] += sum over the stretch's taps (m, slot) of source n:  P[slot, m, c]
 //
-//         weights: 3 tiles of 16 (slot, channel), in every warp's registers   8 rows of g at a time, from global memory
-//         products of a stretch of slots, fp32                                shared memory, with the next weights
-//         sums of all sources, fp32                                           shared memory
+//         weights: 3 tiles of 16 (slot, channel) a warp, in registers     8 rows of g at a time, staged
+//         products of a stretch of rows, fp32                             shared memory
+//         sums of all sources, fp32                                       shared memory
 //
-// A lane of the second part has two neighbouring sources; both lists together keep it busy where one is short, and a
-// long list is the whole warp's. Products lie as pairs of channels and single ones: 8 bytes of one bank in 16, then 4
-// of one in 32.
+// A lane of the second part has two neighbouring sources, whose lists stand one behind the other: where one is short,
+// the other often is not. Long lists are the whole warp's. Products lie as pairs of channels and single ones: 8 bytes of
+// one bank in 16, then 4 of one in 32.
 //
-// What bounds it: reading g once a stretch, and shared memory, where rows of taps lie at random and meet the same
-// banks.
+// What bounds it: shared memory, where rows of taps lie at random and meet the same banks.
 #pragma once
 
 #include <cstdint>
@@ -37,24 +36,25 @@ KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int
 }
 
 // Adds a stretch's products to the sums of all sources; the last stretch's become the result. `ends` are the lane's, of
-// the warp's first block, and `lists` what they say.
+// the warp's first block, and `lists` what they say. The next stretch's rows of g are on their way then.
 template <typename Shape>
 KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample, int stretch,
                                const uint32_t* ends, StemLists lists, char* shared) {
   constexpr int kChannels = Shape::kChannels;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const uint32_t nowhere = static_cast<uint32_t>(plan.nowhere) * 0x10001u;
-  // One block's products are added while the next one's first pairs and the lists of the one after it are loaded.
+  // One block's products are added while the next one's first quads and the lists of the one after it are loaded.
   const int step = Shape::kWarps * plan.block_ends;
   StemLists next = FindLists(ends += step, warp + Shape::kWarps < plan.blocks);
-  StemCursors cursors = OpenCursors(sample.pairs, lists, nowhere);
+  StemCursor cursor = OpenCursor(sample.quads, lists);
   __syncthreads();  // all products are there
+  if (stretch + 1 < plan.stretches) CopyCotangent<Shape>(gemm, plan, sample, stretch + 1, shared + plan.rows_at);
+  CommitCopies();
 #pragma unroll 1
   for (int block = warp; block < plan.blocks; block += Shape::kWarps) {
     const StemLists current = lists;
-    const StemCursors first = cursors;
+    const StemCursor first = cursor;
     lists = next;
-    cursors = OpenCursors(sample.pairs, lists, nowhere);
+    cursor = OpenCursor(sample.quads, lists);
     next = FindLists(ends += step, block + 2 * Shape::kWarps < plan.blocks);
 
     const int node = block * kOrderedSources + lane * 2;
@@ -66,10 +66,8 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
       sums[c * 2 / kChannels][c * 2 % kChannels] = two.x;
       sums[(c * 2 + 1) / kChannels][(c * 2 + 1) % kChannels] = two.y;
     }
-    AddShortLists<Shape>(plan, first, nowhere, shared, sums);
-    if (AnyLane(IsLong(current, 0) || IsLong(current, 1))) {
-      AddLongLists<Shape>(plan, sample.pairs, current, shared, sums);
-    }
+    AddShortLists<Shape>(plan, first, shared, sums);
+    if (AnyLane(AreLong(current))) AddLongLists<Shape>(plan, sample.quads, current, shared, sums);
     if (stretch + 1 == plan.stretches) {
       StoreSums<Shape>(gemm, sample, node, sums);
       continue;
@@ -82,6 +80,19 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
   }
 }
 
+// The products of a place that no tap has.
+template <typename Shape>
+KNNCONV_DEVICE void WriteNowhere(const StemDinputPlan& plan, char* shared) {
+  constexpr StemTiles kTiles = Shape::kTiles;
+#pragma unroll
+  for (int pair = 0; pair < kTiles.pairs; ++pair) {
+    float2* const at = reinterpret_cast<float2*>(shared + plan.nowhere * (8 / kTiles.scale));
+    at[pair * plan.pitch] = make_float2(0, 0);
+  }
+  char* const single = shared + plan.singles_at + plan.nowhere * (4 / kTiles.scale);
+  if (kTiles.singles != 0) *reinterpret_cast<float*>(single) = 0.0f;
+}
+
 template <typename Shape>
 __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     StemDinputKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemDinputPlan plan) {
@@ -89,28 +100,26 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     KNNCONV_DYNAMIC_SHARED(shared);
     const StemSample sample = OpenStemSample(gemm, plan);
     const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-    char* const weights_at = shared + plan.weights_at;
-    StoreStemWeights<Shape>(FetchStemWeights<Shape>(gemm, plan, sample, 0), weights_at);
-    if (threadIdx.x == 0) {
-#pragma unroll
-      for (int pair = 0; pair < Shape::kTiles.pairs; ++pair) {
-        reinterpret_cast<float2*>(shared)[plan.nowhere + pair * plan.pitch] = make_float2(0, 0);
-      }
-      if (Shape::kTiles.singles != 0) reinterpret_cast<float*>(shared + plan.singles_at)[plan.nowhere] = 0.0f;
-    }
-    uint4 rows[Shape::kLoads];
-    LoadCotangent<Shape>(gemm, sample, warp, rows);
+    CopyStemWeights<Shape>(gemm, sample, shared);
+    CopyCotangent<Shape>(gemm, plan, sample, 0, shared + plan.rows_at);
+    CommitCopies();
+    const int slot = warp % plan.slot_warps * Shape::kTiles.slots;
+    StemWeights<Shape> weights;
+    WaitForCopies<0>();
+    __syncthreads();
+    LoadStemWeights<Shape>(gemm, slot, shared, weights);
+    __syncthreads();  // products take their place
+    if (threadIdx.x == 0) WriteNowhere<Shape>(plan, shared);
 #pragma unroll 1
     for (int stretch = 0; stretch < plan.stretches; ++stretch) {
       const uint32_t* const ends =
           sample.ends + warp * plan.block_ends + kFirstEnd + stretch * kOrderedSources + lane * 2;
-      StemLists lists;
-      __syncthreads();  // weights are there, and every warp is done with the last stretch's products
-      MultiplyStretch<Shape>(gemm, plan, sample, stretch, weights_at, rows, shared,
-                             [&] { lists = FindLists(ends, warp < plan.blocks); });
-      const StemWeightShare<Shape> share = FetchStemWeights<Shape>(gemm, plan, sample, stretch + 1);
+      const StemLists lists = FindLists(ends, warp < plan.blocks);
+      WaitForCopies<0>();
+      __syncthreads();  // rows of g are there, and every warp is done with the last stretch's products
+      MultiplyStretch<Shape>(plan, weights, slot, gemm.slots - slot, StretchUnits(gemm, plan, stretch),
+                             shared + plan.rows_at, shared);
       AddStretch<Shape>(gemm, plan, sample, stretch, ends, lists, shared);
-      StoreStemWeights<Shape>(share, weights_at);
     }
   }
 }

@@ -8,9 +8,11 @@
 
 namespace knnconv::gpu {
 
-// The lane's pairs of one stretch: of its first source, then of its second.
+// The lane's quads of places in one stretch: of its first source, then of its second.
 struct StemLists {
   int begin[3];
+
+  KNNCONV_DEVICE int quads() const { return begin[2] - begin[0]; }
 };
 
 KNNCONV_DEVICE StemLists FindLists(const uint32_t* ends, bool exist) {
@@ -23,50 +25,54 @@ KNNCONV_DEVICE StemLists FindLists(const uint32_t* ends, bool exist) {
   return lists;
 }
 
-inline constexpr int kLongList = 24;  // pairs, beyond which the warp adds up a list together
+inline constexpr int kLongLists = 16;  // quads of a lane, beyond which the warp adds up its lists together
 
-KNNCONV_DEVICE bool IsLong(const StemLists& lists, int i) { return lists.begin[i + 1] - lists.begin[i] > kLongList; }
+KNNCONV_DEVICE bool AreLong(const StemLists& lists) { return lists.quads() > kLongLists; }
 
-// Of a source, how many pairs are left, and the next one, whose load is under way.
+// What is left of a lane's lists, and the next quad, whose load is under way.
 struct StemCursor {
-  const uint32_t* at;
-  int left;
-  uint32_t pair;
+  const uint2* at;
+  int quads, first_quads;  // left; the latter of the first source
+  uint2 quad;
 
-  KNNCONV_DEVICE void Fetch(uint32_t nowhere) { pair = left > 0 ? ReadOnly(at) : nowhere; }
-};
-
-struct StemCursors {
-  StemCursor of[2];
-};
-
-KNNCONV_DEVICE StemCursors OpenCursors(const uint32_t* pairs, const StemLists& lists, uint32_t nowhere) {
-  StemCursors cursors;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    cursors.of[i].at = pairs + lists.begin[i];
-    cursors.of[i].left = IsLong(lists, i) ? 0 : lists.begin[i + 1] - lists.begin[i];
-    cursors.of[i].Fetch(nowhere);
+  KNNCONV_DEVICE void Fetch() {
+    if (quads > 0) quad = ReadOnly(at);
   }
-  return cursors;
+};
+
+KNNCONV_DEVICE StemCursor OpenCursor(const uint2* quads, const StemLists& lists) {
+  StemCursor cursor;
+  cursor.at = quads + lists.begin[0];
+  cursor.quads = AreLong(lists) ? 0 : lists.quads();
+  cursor.first_quads = lists.begin[1] - lists.begin[0];
+  cursor.quad = make_uint2(0, 0);
+  cursor.Fetch();
+  return cursor;
 }
 
-// Adds the products of both taps of a pair.
+// The sums of the products at a quad's places.
 template <typename Shape>
-KNNCONV_DEVICE void AddPair(const StemDinputPlan& plan, const char* shared, uint32_t both,
+KNNCONV_DEVICE void SumQuad(const StemDinputPlan& plan, const char* shared, const uint2& quad,
                             float (&sum)[Shape::kChannels]) {
+  constexpr StemTiles kTiles = Shape::kTiles;
+  const uint32_t place[4] = {quad.x & 0xffff, quad.x >> 16, quad.y & 0xffff, quad.y >> 16};
 #pragma unroll
-  for (int tap = 0; tap < 2; ++tap) {
-    const uint32_t place = tap == 0 ? both & 0xffff : both >> 16;
+  for (int pair = 0; pair < kTiles.pairs; ++pair) {
+    float2 product[4];
 #pragma unroll
-    for (int pair = 0; pair < Shape::kTiles.pairs; ++pair) {
-      const float2 product = reinterpret_cast<const float2*>(shared)[place + pair * plan.pitch];
-      sum[pair * 2] += product.x;
-      sum[pair * 2 + 1] += product.y;
+    for (int i = 0; i < 4; ++i) {
+      product[i] = *reinterpret_cast<const float2*>(shared + pair * plan.pitch * 8 + place[i] * (8 / kTiles.scale));
     }
-    if (Shape::kTiles.singles != 0) {
-      sum[Shape::kChannels - 1] += reinterpret_cast<const float*>(shared + plan.singles_at)[place];
+    sum[pair * 2] = (product[0].x + product[1].x) + (product[2].x + product[3].x);
+    sum[pair * 2 + 1] = (product[0].y + product[1].y) + (product[2].y + product[3].y);
+  }
+  if (kTiles.singles != 0) {
+    float product[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      product[i] = *reinterpret_cast<const float*>(shared + plan.singles_at + place[i] * (4 / kTiles.scale));
     }
+    sum[Shape::kChannels - 1] = (product[0] + product[1]) + (product[2] + product[3]);
   }
 }
 
@@ -75,40 +81,46 @@ using StemSourceSums = float[2][Shape::kChannels];
 
 // Adds the products of all lists of the warp that are not long.
 template <typename Shape>
-KNNCONV_DEVICE void AddShortLists(const StemDinputPlan& plan, StemCursors cursors, uint32_t nowhere, const char* shared,
+KNNCONV_DEVICE void AddShortLists(const StemDinputPlan& plan, StemCursor cursor, const char* shared,
                                   StemSourceSums<Shape>& sums) {
 #pragma unroll 1
-  while (max(cursors.of[0].left, cursors.of[1].left) > 0) {
-    uint32_t pair[2];
+  while (cursor.quads > 0) {
+    const uint2 quad = cursor.quad;
+    ++cursor.at;
+    --cursor.quads;
+    cursor.Fetch();
+    float sum[Shape::kChannels];
+    SumQuad<Shape>(plan, shared, quad, sum);
+    const bool is_first = --cursor.first_quads >= 0;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      StemCursor& cursor = cursors.of[i];
-      pair[i] = cursor.pair;
-      ++cursor.at;
-      --cursor.left;
-      cursor.Fetch(nowhere);
+    for (int c = 0; c < Shape::kChannels; ++c) {
+      if (is_first) sums[0][c] += sum[c];
+      if (!is_first) sums[1][c] += sum[c];
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) AddPair<Shape>(plan, shared, pair[i], sums[i]);
   }
 }
 
-// Adds the products of the warp's long lists, one after the other, a pair a lane.
+// Adds the products of the warp's long lists, one after the other, a quad a lane.
 template <typename Shape>
-KNNCONV_DEVICE void AddLongLists(const StemDinputPlan& plan, const uint32_t* pairs, const StemLists& lists,
+KNNCONV_DEVICE void AddLongLists(const StemDinputPlan& plan, const uint2* quads, const StemLists& lists,
                                  const char* shared, StemSourceSums<Shape>& sums) {
   const int lane = threadIdx.x % kWarpSize;
+  const uint32_t owners = GroupBallot(AreLong(lists), kGroupLanes);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    uint32_t left = GroupBallot(IsLong(lists, i), kGroupLanes);
 #pragma unroll 1
-    for (; left != 0; left &= left - 1) {
+    for (uint32_t left = owners; left != 0; left &= left - 1) {
       const int owner = __ffs(static_cast<int>(left)) - 1;
       const int begin = GroupShuffle(lists.begin[i], owner, kGroupLanes);
       const int end = GroupShuffle(lists.begin[i + 1], owner, kGroupLanes);
       float sum[Shape::kChannels] = {};
-#pragma unroll 2
-      for (int at = begin + lane; at < end; at += kWarpSize) AddPair<Shape>(plan, shared, ReadOnly(pairs + at), sum);
+#pragma unroll 1
+      for (int at = begin + lane; at < end; at += kWarpSize) {
+        float four[Shape::kChannels];
+        SumQuad<Shape>(plan, shared, ReadOnly(quads + at), four);
+#pragma unroll
+        for (int c = 0; c < Shape::kChannels; ++c) sum[c] += four[c];
+      }
 #pragma unroll
       for (int c = 0; c < Shape::kChannels; ++c) {
         const float all = GroupSum(sum[c]);

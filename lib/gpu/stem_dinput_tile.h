@@ -1,14 +1,11 @@
-// How the channels of a stretch's slots are dealt to the rows of tensor-core tiles, 16 to a tile.
+// How the channels of slots are dealt to the rows of tensor-core tiles, 16 to a tile.
 #pragma once
 
 #include "gpu/stem_dinput.h"
 
 namespace knnconv::gpu {
 
-inline constexpr int kStemDinputTiles = 3;  // of weights, which registers hold
-// Bytes between rows of weights in shared memory, where 8 rows' 16 bytes lie in different banks.
-inline constexpr int kStemWeightPitch = kMostStemDepth * 2 + 16;
-inline constexpr int kStemWeightBytes = kStemDinputTiles * 16 * kStemWeightPitch;
+inline constexpr int kStemDinputTiles = 3;  // of weights, which a warp's registers hold
 
 // A lane's two rows of a tile are the two channels of a pair, so that it stores both at once; an odd channel has tiles
 // of its own, where a lane's rows are two slots.
@@ -16,18 +13,19 @@ struct StemTiles {
   int pairs, singles;            // of a slot's channels
   int pair_tiles, single_tiles;
   int slots;                     // whose channels the tiles have room for
+  int scale;                     // of places: 4 where they are to be bytes of single channels
 };
 
 constexpr StemTiles StemTilesOf(int channels) {
   switch (channels) {
     case 1:
-      return {0, 1, 0, kStemDinputTiles, 16 * kStemDinputTiles};
+      return {0, 1, 0, kStemDinputTiles, 16 * kStemDinputTiles, 1};
     case 2:
-      return {1, 0, kStemDinputTiles, 0, 8 * kStemDinputTiles};
+      return {1, 0, kStemDinputTiles, 0, 8 * kStemDinputTiles, 1};
     case 3:
-      return {1, 1, 2, 1, 16};
+      return {1, 1, 2, 1, 16, 4};
     default:
-      return {2, 0, kStemDinputTiles, 0, 4 * kStemDinputTiles};
+      return {2, 0, kStemDinputTiles, 0, 4 * kStemDinputTiles, 1};
   }
 }
 static_assert(StemTilesOf(3).pair_tiles + StemTilesOf(3).single_tiles == kStemDinputTiles);

@@ -1,7 +1,6 @@
 // Defines LaunchStemDweight; included by the sources that instantiate it.
 #pragma once
 
-#include "gpu/stem.h"
 #include "gpu/stem_dweight_kernel.h"
 
 namespace knnconv::gpu {
@@ -15,13 +14,14 @@ Status LaunchStemDweight(const LaunchSite& site, const Dweight& dweight, const C
     return LaunchSized<StemDweightKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, shared_limit, dweight, taps,
                                                  plan);
   };
-  switch (StemProducts(dweight.columns)) {
+  const bool whole = dweight.channels > 3;
+  switch (StemDweightTiles(dweight.channels, dweight.columns)) {
+    case 2:
+      return whole ? launch(StemDweightShape<T, 2, 4>()) : launch(StemDweightShape<T, 2, 3>());
     case 4:
-      return launch(StemDweightShape<T, 4>());
-    case 8:
-      return launch(StemDweightShape<T, 8>());
+      return whole ? launch(StemDweightShape<T, 4, 4>()) : launch(StemDweightShape<T, 4, 3>());
     default:
-      return launch(StemDweightShape<T, 12>());
+      return launch(StemDweightShape<T, 6, 3>());
   }
 }
 

@@ -3,53 +3,62 @@
 //     dw[v, c, o] = sum over b, m:  x[b, indices[m, v], c] * g[b, m, o]
 //     db[o] = sum over b, m:  g[b, m, o]
 //
-//         rows (slot, channel of 8)          columns
-//         [ x's rows by the table ]  @  [ g's rows, staged ]        depth: 16 rows m of a sample a step
+//         rows: 16 of o a tile             columns: 8 slots, a tile for each channel
+//         [ g's rows, staged, transposed ]  @  [ x's rows by the table ]         depth: 16 rows m of a sample a step
 //
-// A row of x has 16 bytes, so that ldmatrix reads it from wherever the table says and transposes it: two slots make a
-// unit of 16 rows. A warp holds a few units of all columns; warps share the slots, and every warp runs over all rows of
-// g. Samples that a block computes together share what is read of the table; they are the block's slice of the sum.
+// A lane has one slot of its warp's eight and four rows of a step: it reads the taps' rows of x, 8 bytes each, from
+// wherever the table says, and their channels are its part of the right operands. Nothing of the gathered matrix is
+// staged, and no product is of a fourth channel that x lacks. A warp holds dw of its slots and all columns. Ways of
+// warps with the same slots share the steps of the samples that a block computes together; their sums are added at the
+// end. Where db is wanted, it is one slot more, whose taps read ones.
 //
-// What bounds it: mma.sync, of whose rows 5 of 8 are channels that 3-channel sources lack.
+// What bounds it: shared memory, where a step's taps lie at random and meet the same banks, and where every warp reads
+// all of g.
 #pragma once
 
 #include <cstdint>
 
 #include "gpu/async_copy.h"
 #include "gpu/dweight_taps.h"
-#include "gpu/halo_dweight_sums.h"
-#include "gpu/stem.h"
+#include "gpu/matrix_ops.h"
 #include "gpu/stem_dweight.h"
 #include "gpu/stem_stage.h"
 
 namespace knnconv::gpu {
 
-template <typename T_, int kTiles_>
+template <typename T_, int kTiles_, int kChannels_>
 struct StemDweightShape {
   using T = T_;
-  static constexpr int kTiles = kTiles_, kUnits = StemUnits(kTiles), kColumns = kTiles * 8;
-  static constexpr int kThreads = kStemWarps * kWarpSize;
+  static constexpr int kTiles = kTiles_, kChannels = kChannels_, kColumns = kTiles * 16;
+  static constexpr int kThreads = kStemDweightWarps * kWarpSize, kPitch = StemCotangentPitch(kColumns);
+  static constexpr int kSums = kTiles * kChannels * 4;  // of a lane
 };
 
-// A block's place. The same in all threads.
+// A block's place, and the warp's. Slots are numbered with that of db.
 struct StemSlice {
   const char* x;
   const char* g;
   const int32_t* indices;
   int first_slot, first_column;
-  uint32_t slice, number;  // number: (group, slice)
+  uint32_t number;  // (group, slice)
+  int64_t sample;   // the block's first
+  int samples;      // of the block
+  int way;
 };
 
 template <typename Shape>
 KNNCONV_DEVICE StemSlice OpenStemSlice(const Dweight& dweight, const ColumnTaps& taps, const StemDweightPlan& plan) {
   StemSlice slice;
+  const int warp = threadIdx.x / kWarpSize;
   uint32_t index = blockIdx.x;
   slice.first_column = static_cast<int>(index % plan.column_tiles) * Shape::kColumns;
   index /= plan.column_tiles;
-  slice.first_slot = static_cast<int>(index % plan.row_tiles) * kStemWarps * Shape::kUnits * 2;
+  slice.first_slot = (static_cast<int>(index % plan.row_tiles) * plan.slot_warps + warp % plan.slot_warps) * kStemSlots;
+  slice.way = warp / plan.slot_warps;
   index /= plan.row_tiles;
   slice.number = index;
-  slice.slice = index % plan.slices;
+  slice.sample = int64_t{index % plan.slices} * plan.samples;
+  slice.samples = static_cast<int>(min(int64_t{plan.samples}, dweight.batch - slice.sample));
   const uint32_t group = index / plan.slices;
   const GroupShape& shape = dweight.shapes.groups;
   slice.x = static_cast<const char*>(dweight.x) + dweight.x_groups.Offset(shape, group) * ElementBytes(dweight.x_type);
@@ -58,81 +67,119 @@ KNNCONV_DEVICE StemSlice OpenStemSlice(const Dweight& dweight, const ColumnTaps&
   return slice;
 }
 
-// Rows of g from `row` on, of `samples` samples from `sample` on; those that do not exist are zero.
+// Copies rows of g from `row` on, of the block's samples; those that do not exist are zero.
 template <typename Shape>
 KNNCONV_DEVICE void StageStemCotangent(const Dweight& dweight, const ColumnTaps& taps, const StemDweightPlan& plan,
-                                       const StemSlice& slice, int64_t sample, int samples, int row, char* to) {
+                                       const StemSlice& slice, int row, char* to) {
   constexpr int kLine = Shape::kColumns / 8;
 #pragma unroll 2
   for (int i = threadIdx.x; i < plan.samples * kStemPositions * kLine; i += Shape::kThreads) {
-    const int unit = i % kLine, position = i / kLine % kStemPositions, which = i / kLine / kStemPositions;
-    const bool exists = which < samples && row + position < taps.table.outputs &&
+    const int unit = i % kLine, line = i / kLine, position = line % kStemPositions, which = line / kStemPositions;
+    const bool exists = which < slice.samples && row + position < taps.table.outputs &&
                         slice.first_column + unit * 8 < dweight.columns;
-    const int64_t at = (sample + which) * taps.table.outputs + row + position;
-    CopyAsync16(to + which * plan.cotangent_bytes + position * plan.cotangent_pitch + unit * 16,
-                slice.g + (at * dweight.columns + unit * 8) * 2, exists);
+    const int64_t at = (slice.sample + which) * taps.table.outputs + row + position;
+    CopyAsync16(to + line * Shape::kPitch + unit * 16, slice.g + (at * dweight.columns + unit * 8) * 2, exists);
   }
 }
 
-// Sums of the columns of g's staged rows: a thread has two neighbouring columns and some of the rows.
-template <typename Shape>
-class StemColumns {
-  static constexpr int kPairs = Shape::kColumns / 2, kParts = Shape::kThreads / kPairs;
-
+// The lane's way through the table: its slot's taps of rows 2t, 2t + 1, 2t + 8 and 2t + 9 of a step, t = lane % 4.
+class StemTaps {
  public:
-  KNNCONV_DEVICE void Add(const char* tile, int pitch) {
-    using T = typename Shape::T;
-    if (part_ >= kParts) return;
-    float2 sum = make_float2(0, 0);
-#pragma unroll 1
-    for (int row = part_; row < kStemPositions; row += kParts) {
-      const T* const pair = reinterpret_cast<const T*>(tile + row * pitch) + pair_ * 2;
-      sum.x += ToFloat(pair[0]);
-      sum.y += ToFloat(pair[1]);
-    }
-    sum_.x += sum.x;
-    sum_.y += sum.y;
+  KNNCONV_DEVICE StemTaps(const NeighborTable& table, const StemSlice& slice, bool has_bias, int source_at)
+      : table_(table), source_at_(source_at) {
+    const int lane = threadIdx.x % kWarpSize, slot = slice.first_slot + lane / 4;
+    column_ = slot < table.neighbours ? slice.indices + slot : nullptr;
+    row_ = lane % 4 * 2;
+    without_ = has_bias && slot == table.neighbours ? kStemOnesAt : kStemZerosAt;
   }
 
-  // Writes the sums of the columns that exist. `shared` is free; all threads call.
-  KNNCONV_DEVICE void Store(float2* shared, float* out, int columns) {
-    if (part_ < kParts) shared[part_ * kPairs + pair_] = sum_;
-    __syncthreads();
-    if (threadIdx.x >= kPairs) return;
-    float2 sum = shared[threadIdx.x];
-#pragma unroll 1
-    for (int part = 1; part < kParts; ++part) {
-      sum.x += shared[part * kPairs + threadIdx.x].x;
-      sum.y += shared[part * kPairs + threadIdx.x].y;
+  // Reads the table for the step whose first row is `row`.
+  KNNCONV_DEVICE void Fetch(int row) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int m = row + row_ + i / 2 * 8 + i % 2;
+      index_[i] = column_ != nullptr && m < table_.outputs ? ReadOnly(column_ + int64_t{m} * table_.neighbours) : -1;
     }
-    StorePartials(out + pair_ * 2, sum.x, sum.y, columns - pair_ * 2, false, false);
+  }
+
+  // The channels of the taps that were fetched.
+  KNNCONV_DEVICE void Gather(const char* shared, uint2 (&to)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = IsBelow(index_[i], table_.sources) ? source_at_ + index_[i] * (kStemChannels * 2) : without_;
+      to[i] = *reinterpret_cast<const uint2*>(shared + at);
+    }
   }
 
  private:
-  const int pair_ = threadIdx.x % kPairs, part_ = threadIdx.x / kPairs;
-  float2 sum_ = make_float2(0, 0);
+  const NeighborTable& table_;
+  const int32_t* column_;
+  int row_, source_at_, without_;
+  int32_t index_[4];
 };
 
-template <typename Shape>
-using StemDweightSums = float[Shape::kUnits][Shape::kTiles][4];
+// Of each channel, the pairs of neighbouring rows' elements.
+template <int kChannels>
+KNNCONV_DEVICE void PairRows(const uint2 (&rows)[4], uint32_t (&pairs)[kChannels][2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint2 &even = rows[half * 2], &odd = rows[half * 2 + 1];
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      const uint32_t first = c < 2 ? even.x : even.y, second = c < 2 ? odd.x : odd.y;
+      pairs[c][half] = c % 2 == 0 ? (first & 0xffff) | second << 16 : first >> 16 | (second & 0xffff0000u);
+    }
+  }
+}
 
 template <typename Shape>
-KNNCONV_DEVICE void StoreStemSums(const Dweight& dweight, const StemSlice& slice, const StemDweightSums<Shape>& sums) {
-  const int lane = threadIdx.x % kWarpSize, column = slice.first_column + lane % 4 * 2, channel = lane / 4;
-  const int first = slice.first_slot + threadIdx.x / kWarpSize * Shape::kUnits * 2;
-  if (channel >= dweight.channels) return;
-  float* const out = dweight.partials + int64_t{slice.number} * dweight.slots * dweight.channels * dweight.columns;
+using StemDweightSums = float[Shape::kTiles][Shape::kChannels][4];
+
+// Adds the sums of all ways to the first one's, by halves. All threads call; `shared` is free.
+template <typename Shape>
+KNNCONV_DEVICE void AddWays(const StemDweightPlan& plan, int way, char* shared, StemDweightSums<Shape>& sums) {
+  const int pitch = plan.slot_warps * kWarpSize, lane = threadIdx.x % pitch;
+#pragma unroll 1
+  for (int left = kStemDweightWarps / plan.slot_warps / 2; left > 0; left /= 2) {
+    __syncthreads();
+    float* const room = reinterpret_cast<float*>(shared) + way % left * pitch * Shape::kSums + lane;
+    if (way >= left && way < 2 * left) {
 #pragma unroll
-  for (int unit = 0; unit < Shape::kUnits; ++unit) {
+      for (int i = 0; i < Shape::kSums; ++i) {
+        room[i * pitch] = sums[i / 4 / Shape::kChannels][i / 4 % Shape::kChannels][i % 4];
+      }
+    }
+    __syncthreads();
+    if (way >= left) continue;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int slot = first + unit * 2 + half;
-      if (slot >= dweight.slots) continue;
-      float* const row = out + (int64_t{slot} * dweight.channels + channel) * dweight.columns + column;
+    for (int i = 0; i < Shape::kSums; ++i) {
+      sums[i / 4 / Shape::kChannels][i / 4 % Shape::kChannels][i % 4] += room[i * pitch];
+    }
+  }
+}
+
+template <typename Shape>
+KNNCONV_DEVICE void StoreStemSums(const Dweight& dweight, const StemDweightPlan& plan, const StemSlice& slice,
+                                  const StemDweightSums<Shape>& sums) {
+  const int lane = threadIdx.x % kWarpSize, column = slice.first_column + lane / 4;
+  float* const weight = dweight.partials + int64_t{slice.number} * dweight.slots * dweight.channels * dweight.columns;
+  const bool has_bias = plan.bias_partials != nullptr;
+  float* const bias = has_bias ? plan.bias_partials + int64_t{slice.number} * dweight.columns : nullptr;
 #pragma unroll
-      for (int n = 0; n < Shape::kTiles; ++n) {
-        StorePartials(row + n * 8, sums[unit][n][half * 2], sums[unit][n][half * 2 + 1],
-                      dweight.columns - column - n * 8, false, true);
+  for (int i = 0; i < 2; ++i) {
+    const int slot = slice.first_slot + lane % 4 * 2 + i;
+#pragma unroll
+    for (int c = 0; c < Shape::kChannels; ++c) {
+      const bool in_weight = slot < dweight.slots && c < dweight.channels;
+      if (!in_weight && (slot != dweight.slots || c > 0 || !has_bias)) continue;
+      float* const out = in_weight ? weight + (int64_t{slot} * dweight.channels + c) * dweight.columns : bias;
+#pragma unroll
+      for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int o = column + tile * 16 + half * 8;
+          if (o < dweight.columns) out[o] = sums[tile][c][half * 2 + i];
+        }
       }
     }
   }
@@ -146,86 +193,61 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     using T = typename Shape::T;
     KNNCONV_DYNAMIC_SHARED(shared);
     const StemSlice slice = OpenStemSlice<Shape>(dweight, taps, plan);
-    const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, matrix = lane / 8, inner = lane % 8;
-    const int neighbours = taps.table.neighbours, outputs = taps.table.outputs;
-    if (threadIdx.x == 0) *reinterpret_cast<uint4*>(shared) = make_uint4(0, 0, 0, 0);
-
-    // The lane's slot of each unit, and row of each step.
-    const int first_slot = slice.first_slot + warp * Shape::kUnits * 2 + matrix % 2, own_row = matrix / 2 * 8 + inner;
-    int32_t next[Shape::kUnits];
-    const auto fetch = [&](int row) {
-      const int32_t* const from = slice.indices + int64_t{row} * neighbours + first_slot;
-#pragma unroll
-      for (int unit = 0; unit < Shape::kUnits; ++unit) {
-        next[unit] = row < outputs && first_slot + unit * 2 < neighbours ? ReadOnly(from + unit * 2) : -1;
-      }
-    };
-    const bool sums_bias = plan.bias_partials != nullptr && slice.first_slot == 0;
-    StemColumns<Shape> columns;
-    const int64_t sample = int64_t{slice.slice} * plan.samples;
-    const int samples = static_cast<int>(min(int64_t{plan.samples}, dweight.batch - sample));
+    const int outputs = taps.table.outputs;
     const auto copy = [&](int row, int stage) {
       if (row < outputs) {
-        StageStemCotangent<Shape>(dweight, taps, plan, slice, sample, samples, row,
-                                  shared + plan.stage_at + stage * plan.stage_bytes);
+        StageStemCotangent<Shape>(dweight, taps, plan, slice, row, shared + plan.stage_at + stage * plan.stage_bytes);
       }
       CommitCopies();
     };
     copy(0, 0);
-    for (int which = 0; which < samples; ++which) {
-      StageStemSource<T, 8, 4>(slice.x, dweight.x_type, sample + which, taps.table.sources, dweight.channels,
-                               plan.by_depth, Shape::kThreads, shared + plan.source_at + which * plan.sample_bytes);
+
+    // The warp's sample, and its steps of that.
+    const int which = slice.way % plan.samples, stride = plan.step_ways * 16;
+    int row = slice.way / plan.samples * 16;
+    StemTaps walk(taps.table, slice, plan.bias_partials != nullptr, plan.source_at + which * plan.sample_bytes);
+    walk.Fetch(row);
+    if (threadIdx.x < kStemSourceAt / 4) {
+      const T value = FromFloat<T>(threadIdx.x * 4 < kStemOnesAt ? 0.0f : 1.0f);
+      reinterpret_cast<T*>(shared)[threadIdx.x * 2] = reinterpret_cast<T*>(shared)[threadIdx.x * 2 + 1] = value;
     }
-    fetch(own_row);
+    for (int i = 0; i < slice.samples; ++i) {
+      StageStemSource<T, kStemChannels, 4>(slice.x, dweight.x_type, slice.sample + i, taps.table.sources,
+                                           dweight.channels, plan.by_depth, Shape::kThreads,
+                                           shared + plan.source_at + i * plan.sample_bytes);
+    }
+    const int lane = threadIdx.x % kWarpSize, matrix = lane / 8;
+    const int own_row = which * kStemPositions + matrix / 2 * 8 + lane % 8;
+    const char* const own_tile = shared + plan.stage_at + own_row * Shape::kPitch + matrix % 2 * 16;
 
     StemDweightSums<Shape> sums = {};
     int stage = 0;
 #pragma unroll 1
-    for (int row = 0; row < outputs; row += kStemPositions, stage ^= 1) {
+    for (int first = 0; first < outputs; first += kStemPositions, stage ^= 1) {
       WaitForCopies<0>();
       __syncthreads();  // also, every warp is done with the other stage
-      copy(row + kStemPositions, stage ^ 1);
-      const char* const staged = shared + plan.stage_at + stage * plan.stage_bytes;
-      for (int which = 0; which < samples && sums_bias; ++which) {
-        columns.Add(staged + which * plan.cotangent_bytes, plan.cotangent_pitch);
-      }
+      copy(first + kStemPositions, stage ^ 1);
+      if (which >= slice.samples) continue;
+      const char* const staged = own_tile + stage * plan.stage_bytes - first * Shape::kPitch;
 #pragma unroll 1
-      for (int step = 0; step < kStemPositions / 16; ++step) {
-        int at[Shape::kUnits];
+      for (const int end = min(first + kStemPositions, outputs); row < end; row += stride) {
+        uint2 rows[4];
+        walk.Gather(shared, rows);
+        walk.Fetch(row + stride);
+        uint32_t b[Shape::kChannels][2];
+        PairRows<Shape::kChannels>(rows, b);
+        const char* const tile_at = staged + row * Shape::kPitch;
 #pragma unroll
-        for (int unit = 0; unit < Shape::kUnits; ++unit) {
-          at[unit] = IsBelow(next[unit], taps.table.sources) ? plan.source_at + next[unit] * 16 : -1;
-        }
-        fetch(row + (step + 1) * 16 + own_row);
-#pragma unroll 1
-        for (int which = 0; which < samples; ++which) {
-          const char* const tile = staged + which * plan.cotangent_bytes +
-                                   (step * 16 + matrix % 2 * 8 + inner) * plan.cotangent_pitch + matrix / 2 * 16;
-          uint32_t a[Shape::kUnits][4];
+        for (int tile = 0; tile < Shape::kTiles; ++tile) {
+          uint32_t a[4];
+          LoadMatrices<true>(a, tile_at + tile * 32);
 #pragma unroll
-          for (int unit = 0; unit < Shape::kUnits; ++unit) {
-            LoadMatrices<true>(a[unit], shared + (at[unit] >= 0 ? at[unit] + which * plan.sample_bytes : 0));
-          }
-#pragma unroll
-          for (int pair = 0; pair < Shape::kTiles / 2; ++pair) {
-            uint32_t b[4];
-            LoadMatrices<true>(b, tile + pair * 32);
-#pragma unroll
-            for (int unit = 0; unit < Shape::kUnits; ++unit) {
-              Multiply16x8<T>(sums[unit][pair * 2], a[unit], b[0], b[1]);
-              Multiply16x8<T>(sums[unit][pair * 2 + 1], a[unit], b[2], b[3]);
-            }
-          }
+          for (int c = 0; c < Shape::kChannels; ++c) Multiply16x8<T>(sums[tile][c], a, b[c][0], b[c][1]);
         }
       }
     }
-    StoreStemSums<Shape>(dweight, slice, sums);
-    if (sums_bias) {
-      __syncthreads();
-      columns.Store(reinterpret_cast<float2*>(shared),
-                    plan.bias_partials + int64_t{slice.number} * dweight.columns + slice.first_column,
-                    dweight.columns - slice.first_column);
-    }
+    AddWays<Shape>(plan, slice.way, shared, sums);
+    if (slice.way == 0) StoreStemSums<Shape>(dweight, plan, slice, sums);
   }
 }
 

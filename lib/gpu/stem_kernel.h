@@ -103,28 +103,65 @@ KNNCONV_DEVICE void StageStemWeights(const TapGemm& gemm, const StemPlan& plan, 
 template <typename Shape>
 using StemSums = float[kStemSamples][Shape::kTiles][4];
 
+// A lane's way through the table: of rows 16 * tile + lane / 4 and 8 further, every fourth tap.
+template <typename Shape>
+class StemWalk {
+ public:
+  KNNCONV_DEVICE StemWalk(const TapGemm& gemm, const StemBlock& block, int tile)
+      : taps_(gemm.table.columns), tap_(threadIdx.x % 4) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t m = min(int64_t{tile} * 16 + half * 8 + threadIdx.x % kWarpSize / 4, gemm.nodes - 1);
+      row_[half] = block.indices + m * taps_;
+    }
+  }
+
+  // Reads the table for the next kAhead steps.
+  KNNCONV_DEVICE void Fetch(int32_t (&index)[Shape::kAhead][2]) {
+#pragma unroll
+    for (int ahead = 0; ahead < Shape::kAhead; ++ahead, tap_ += 4) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) index[ahead][half] = tap_ < taps_ ? ReadOnly(row_[half] + tap_) : -1;
+    }
+  }
+
+ private:
+  const int32_t* row_[2];
+  int taps_, tap_;
+};
+
+// A step's left operands: the channels of the taps, of both samples. Sets bit i of `live` if row i of the lane's two
+// has a tap.
+KNNCONV_DEVICE void GatherStem(const TapGemm& gemm, const StemPlan& plan, const char* shared, const int32_t (&index)[2],
+                               uint32_t (&a)[kStemSamples][4], uint32_t* live) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const bool exists = static_cast<uint32_t>(index[half]) < static_cast<uint32_t>(gemm.source_rows);
+    *live |= exists ? 1u << half : 0u;
+#pragma unroll
+    for (int sample = 0; sample < kStemSamples; ++sample) {
+      const int at = plan.source_at + sample * plan.sample_bytes + index[half] * (kStemChannels * 2);
+      const uint2 channels = *reinterpret_cast<const uint2*>(shared + (exists ? at : 0));
+      a[sample][half] = channels.x;
+      a[sample][2 + half] = channels.y;
+    }
+  }
+}
+
+template <typename Shape>
+using StemSums = float[kStemSamples][Shape::kTiles][4];
+
 // Rows 16 * tile + lane / 4 and 8 further, of both samples. `live`: bit i, whether row i of the lane's two has a tap.
+// A step's taps are gathered while the one before is multiplied, and the table is read further ahead.
 template <typename Shape>
 KNNCONV_DEVICE void MultiplyStem(const TapGemm& gemm, const StemPlan& plan, const StemBlock& block, const char* shared,
                                  int tile, StemSums<Shape>& sums, uint32_t* live) {
-  const int lane = threadIdx.x % kWarpSize, taps = gemm.table.columns;
-  const int32_t* row[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int64_t m = min(int64_t{tile} * 16 + half * 8 + lane / 4, gemm.nodes - 1);
-    row[half] = block.indices + m * taps + lane % 4;
-  }
-  const uint2* weight = reinterpret_cast<const uint2*>(shared + plan.weight_at) + lane;
+  const uint2* weight = reinterpret_cast<const uint2*>(shared + plan.weight_at) + threadIdx.x % kWarpSize;
+  StemWalk<Shape> walk(gemm, block, tile);
   int32_t next[Shape::kAhead][2];
-  const auto fetch = [&](int first) {
-#pragma unroll
-    for (int ahead = 0; ahead < Shape::kAhead; ++ahead) {
-      const int tap = (first + ahead) * 4;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) next[ahead][half] = tap + lane % 4 < taps ? ReadOnly(row[half] + tap) : -1;
-    }
-  };
-  fetch(0);
+  uint32_t a[kStemSamples][4];
+  walk.Fetch(next);
+  GatherStem(gemm, plan, shared, next[0], a, live);
 #pragma unroll 1
   for (int first = 0; first < plan.steps; first += Shape::kAhead) {
     int32_t index[Shape::kAhead][2];
@@ -133,22 +170,13 @@ KNNCONV_DEVICE void MultiplyStem(const TapGemm& gemm, const StemPlan& plan, cons
       index[ahead][0] = next[ahead][0];
       index[ahead][1] = next[ahead][1];
     }
-    fetch(first + Shape::kAhead);
+    walk.Fetch(next);
 #pragma unroll
     for (int ahead = 0; ahead < Shape::kAhead; ++ahead) {
       if (first + ahead >= plan.steps) break;
-      uint32_t a[kStemSamples][4];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const bool exists = static_cast<uint32_t>(index[ahead][half]) < static_cast<uint32_t>(gemm.source_rows);
-        *live |= exists ? 1u << half : 0u;
-#pragma unroll
-        for (int sample = 0; sample < kStemSamples; ++sample) {
-          const int at = plan.source_at + sample * plan.sample_bytes + index[ahead][half] * (kStemChannels * 2);
-          const uint2 channels = *reinterpret_cast<const uint2*>(shared + (exists ? at : 0));
-          a[sample][half] = channels.x;
-          a[sample][2 + half] = channels.y;
-        }
+      uint32_t following[kStemSamples][4] = {};
+      if (first + ahead + 1 < plan.steps) {
+        GatherStem(gemm, plan, shared, ahead + 1 < Shape::kAhead ? index[ahead + 1] : next[0], following, live);
       }
 #pragma unroll
       for (int n = 0; n < Shape::kTiles; ++n) {
@@ -159,6 +187,11 @@ KNNCONV_DEVICE void MultiplyStem(const TapGemm& gemm, const StemPlan& plan, cons
         }
       }
       weight += Shape::kTiles * kWarpSize;
+#pragma unroll
+      for (int sample = 0; sample < kStemSamples; ++sample) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[sample][i] = following[sample][i];
+      }
     }
   }
   // The quad's lanes have the taps of the same rows.

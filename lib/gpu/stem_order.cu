@@ -1,13 +1,14 @@
 // The source order of a stem's taps, by stretch: of every kOrderedSources sources, the taps of the first stretch of
-// slots come first, source by source, then those of the second, as the blocks of stem_dinput_kernel.h go through them.
+// rows of g come first, source by source, then those of the second, as the blocks of stem_dinput_kernel.h go through
+// them.
 //
-//     place of a tap's products within the stretch = slot % stretch * slot_step + row
+//     place of a tap's products within the stretch = slot * slot_step + row % stretch * row_step
 //
-// Places stand in pairs of 16 bits; an odd list ends with a place whose products are 0.
+// Places stand in quads of 16 bits; a list that does not fill its last one ends with places whose products are 0.
 //
-// A block has kOrderedSources sources, whose taps are shared out among its threads however long a list is. Counts of
-// (stretch, source) are summed up before it, and every tap's place follows from its place in the source's list. Bound
-// by latency.
+// A block has kOrderedSources sources. Counts of (stretch, source) are summed up before it; then a warp goes through a
+// source's list, 32 taps at a time, and finds how many of them are of the same stretch and stand before each. Bound by
+// latency.
 #include "gpu/lanes.h"
 #include "gpu/stem_dinput.h"
 #include "gpu/tap_layers.h"
@@ -24,6 +25,17 @@ KNNCONV_DEVICE int SourceOf(const int32_t* begins, int tap) {
     if (begins[source + step] <= tap) source += step;
   }
   return source;
+}
+
+// The lanes of the group with the same number below `limit`.
+KNNCONV_DEVICE uint32_t EqualLanes(int number, int limit) {
+  uint32_t lanes = ~0u;
+  for (int bit = 1; bit < limit; bit *= 2) {
+    const bool set = (number & bit) != 0;
+    const uint32_t those = GroupBallot(set, kGroupLanes);
+    lanes &= set ? those : ~those;
+  }
+  return lanes;
 }
 
 // counts[cell] becomes the sum of all cells up to it. `totals` has room for cells / kGroupLanes numbers.
@@ -54,9 +66,9 @@ __global__ void __launch_bounds__(kThreads)
     StemOrder(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemDinputPlan plan) {
   KNNCONV_DYNAMIC_SHARED(shared);
   const int cells = plan.stretches * kOrderedSources, t = threadIdx.x;
-  int32_t* const ends = reinterpret_cast<int32_t*>(shared);  // [stretches, kOrderedSources], in pairs
-  int32_t* const firsts = ends + cells;                      // the cell's first tap in the block
-  int32_t* const totals = firsts + cells;
+  int32_t* const ends = reinterpret_cast<int32_t*>(shared);  // [stretches, kOrderedSources], in quads
+  int32_t* const nexts = ends + cells;                       // the cell's next place in the block
+  int32_t* const totals = nexts + cells;
   int32_t* const begins = totals + cells / kGroupLanes;  // [kOrderedSources + 1]
 
   const uint32_t group = blockIdx.x / plan.blocks;
@@ -74,37 +86,44 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t* const rows = gemm.table.sources + gemm.table.source_groups.Offset(gemm.groups, group) + block_begin;
 #pragma unroll 2
   for (int tap = t; tap < taps; tap += kThreads) {
-    const int stretch = plan.by_stretch.Divide(ReadOnly(slots + tap)).quotient;
+    const int stretch = plan.by_stretch.Divide(ReadOnly(rows + tap)).quotient;
     atomicAdd(&ends[stretch * kOrderedSources + SourceOf(begins, tap)], 1);
   }
   __syncthreads();
-  if (t < kOrderedSources) {
-    int first = begins[t];
-    for (int stretch = 0; stretch < plan.stretches; ++stretch) {
-      const int cell = stretch * kOrderedSources + t, count = ends[cell];
-      firsts[cell] = first;
-      first += count;
-      ends[cell] = (count + 1) / 2;
-    }
-  }
+  for (int cell = t; cell < cells; cell += kThreads) ends[cell] = (ends[cell] + 3) / 4;
   __syncthreads();
   AddUp(ends, totals, cells);
 
-  const int64_t before = plan.BlockPairs(block_begin, block);
+  const int64_t before = plan.BlockQuads(block_begin, block);
   uint32_t* const to = plan.ends + int64_t{blockIdx.x} * plan.block_ends;
-  uint16_t* const places = reinterpret_cast<uint16_t*>(plan.pairs + group * plan.group_pairs + before);
+  uint16_t* const places = reinterpret_cast<uint16_t*>(plan.quads + group * plan.group_quads + before);
   if (t < kFirstEnd) to[t] = static_cast<uint32_t>(before);
   for (int cell = t; cell < cells; cell += kThreads) {
-    const int next = cell + kOrderedSources, end = next < cells ? firsts[next] : begins[cell % kOrderedSources + 1];
-    if ((end - firsts[cell]) % 2 != 0) places[ends[cell] * 2 - 1] = static_cast<uint16_t>(plan.nowhere);
+    nexts[cell] = cell == 0 ? 0 : ends[cell - 1] * 4;
     to[kFirstEnd + cell] = static_cast<uint32_t>(before + ends[cell]);
   }
-#pragma unroll 2
-  for (int tap = t; tap < taps; tap += kThreads) {
-    const Divisor::Result slot = plan.by_stretch.Divide(ReadOnly(slots + tap));
-    const int cell = slot.quotient * kOrderedSources + SourceOf(begins, tap);
-    const int place = (cell == 0 ? 0 : ends[cell - 1]) * 2 + tap - firsts[cell];
-    places[place] = static_cast<uint16_t>(slot.remainder * plan.slot_step + ReadOnly(rows + tap));
+  __syncthreads();
+  const int lane = t % kGroupLanes;
+#pragma unroll 1
+  for (int source = t / kGroupLanes; source < kOrderedSources; source += kThreads / kGroupLanes) {
+#pragma unroll 1
+    for (int first = begins[source]; first < begins[source + 1]; first += kGroupLanes) {
+      const int tap = first + lane;
+      const bool exists = tap < begins[source + 1];
+      const Divisor::Result row = plan.by_stretch.Divide(exists ? ReadOnly(rows + tap) : 0);
+      const int slot = exists ? ReadOnly(slots + tap) : 0;
+      const uint32_t same = EqualLanes(row.quotient, plan.stretches) & GroupBallot(exists, kGroupLanes);
+      int32_t* const next = nexts + row.quotient * kOrderedSources + source;
+      const int place = *next + __popc(same & ((1u << lane) - 1));
+      SyncWarp();
+      if (exists && same >> lane == 1) *next = place + 1;  // the last of its stretch
+      SyncWarp();
+      if (exists) places[place] = static_cast<uint16_t>(slot * plan.slot_step + row.remainder * plan.row_step);
+    }
+  }
+  __syncthreads();
+  for (int cell = t; cell < cells; cell += kThreads) {
+    for (int place = nexts[cell]; place < ends[cell] * 4; ++place) places[place] = static_cast<uint16_t>(plan.nowhere);
   }
 }
 

@@ -243,7 +243,7 @@ void CheckTable(int64_t batch, int rows, int sources, int channels, int columns,
     gemm.table.slots = order.slots.data();
     gemm.table.offsets = order.offsets.data();
     gemm.table.taps = static_cast<int64_t>(order.rows.size());
-    auto room = Unwritten(4000);
+    auto room = Unwritten(10000);
     gemm.workspace = room.data();
     gemm.workspace_bytes = static_cast<int64_t>(room.size()) * 4;
     StemDinputPlan plan;
@@ -288,6 +288,8 @@ int main(int argc, char** argv) {
   CheckTable<BFloat>(1, 17, 20, 1, 64, 50);
   CheckTable<Half>(1, 23, 150, 3, 96, 37);
   CheckTable<BFloat>(2, 9, 65, 2, 40, 30);
+  CheckTable<Half>(1, 150, 90, 4, 96, 50);  // several stretches of dinput
+  CheckTable<BFloat>(1, 12, 30, 4, 8, 190);  // slots for every warp of a block
   for (int i = 0; i < RandomShapes(argc, argv); ++i) {
     CheckRandom<Half>();
     CheckRandom<BFloat>();

@@ -166,11 +166,11 @@ void CheckFamilies() {
   Require("stem of 8 neighbours", Ask(Columns(128, 4085, 964, 8, 3, 96), kH200) == kTiles);
   Require("dinput of a stem", Ask(Sources(128, 4085, 964, 121, 3, 96), kH200) == kStemSums);
   Require("dinput of a stem on 8.0", Ask(Sources(128, 4085, 964, 121, 3, 96), kA100) == kStemSums);
-  Require("dinput of a stem on 8.9", Ask(Sources(128, 4085, 964, 121, 3, 96), kL4) == kTiles);  // 3 slots at a time
+  Require("dinput of a stem on 8.9", Ask(Sources(128, 4085, 964, 121, 3, 96), kL4) == kTiles);  // 24 rows at a time
   Require("dinput of a stem of a sample", Ask(Sources(1, 4085, 964, 121, 3, 96), kH200) == kTiles);
   Require("dinput of a stem to 104", Ask(Sources(128, 4085, 964, 121, 3, 104), kH200) == kTiles);
   Require("dinput of 5 channels", Ask(Sources(128, 4085, 964, 121, 5, 96), kH200) == kTiles);
-  TapGemm sparse = Sources(128, 4085, 964, 121, 3, 96);
+  TapGemm sparse = Sources(256, 4085, 964, 121, 3, 96);
   sparse.table.taps = 964 * 30;
   sparse.workspace_bytes = HubPartials(sparse, sparse.table.taps) * 4;
   Require("dinput of few taps", Ask(sparse, kH200) == kTiles);
