@@ -14,6 +14,7 @@
 #include "hopper/box_feed.h"
 #include "hopper/node_order.h"
 #include "hopper/row_feed.h"
+#include "hopper/row_lister.h"
 #include "hopper/tap_products.h"
 
 namespace knnconv::hopper {
@@ -37,6 +38,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   }
   if (thread == 0) {
     for (int i = 0; i < Shape::kTeams; ++i) Pipe<Shape>(shared, i).Init();
+    if constexpr (Shape::kSource == Source::kRows) RowsOf(pipe).Init();
   }
   __syncthreads();
   const TileWalk<Shape> walk(plan, pipe.Order(), team);
@@ -45,8 +47,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
     Consumer<Shape>(plan, pipe, walk).Run();
   } else {
     ShrinkRegisters<Shape::kProducerRegisters>();
-    if constexpr (Shape::kSource == Source::kRows) {
-      RowFeeder<Shape>(plan, pipe, walk).Run();
+    if constexpr (Shape::kSource == Source::kRows && Shape::kListsApart) {
+      if (thread < kConsumers + 128) {
+        RowLister<Shape>(plan, RowsOf(pipe), walk).Run();
+      } else {
+        RowFeeder<Shape, RowQueue>(plan, pipe, walk, RowQueue(RowsOf(pipe))).Run();
+      }
+    } else if constexpr (Shape::kSource == Source::kRows) {
+      RowFeeder<Shape, OwnRows<Shape>>(plan, pipe, walk, OwnRows<Shape>(plan, RowsOf(pipe), walk)).Run();
     } else if (team < Shape::kTeams) {
       BoxFeeder<Shape>(plan, pipe, walk).Run();
     }
