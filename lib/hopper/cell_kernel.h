@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) CellKernel(const __grid_co
   extern __shared__ char shared[];
   const int thread = threadIdx.x;
   const bool consumes = thread < Shape::kConsumerThreads;
-  const CellPipe<Shape> pipe(shared, consumes ? thread / 128 : (thread - Shape::kConsumerThreads) / Shape::kHalfRows);
+  const CellPipe<Shape> pipe(shared, consumes ? thread / 128 : thread % 128 / Shape::kHalfRows);
   if (thread == 0) CellPipe<Shape>(shared, 0).Init();
   __syncthreads();
   const TileWalk<Shape> walk(plan, nullptr, 0);
@@ -31,7 +31,16 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) CellKernel(const __grid_co
     CellConsumer<Shape>(plan, pipe, walk).Run();
   } else {
     ShrinkRegisters<Shape::kProducerRegisters>();
-    CellFeeder<Shape>(plan, pipe, walk).Run();
+    CellTable<Shape>& table = pipe.Table();
+    if constexpr (Shape::kSortsApart) {
+      if (thread < Shape::kConsumerThreads + 128) {
+        LayOutTiles(CellSorter<Shape>(plan, table, walk), table.ring, walk);
+      } else {
+        CellFeeder(plan, pipe, walk, QueuedBatches(table.ring)).Run();
+      }
+    } else {
+      CellFeeder(plan, pipe, walk, OwnBatches(table.ring, CellSorter<Shape>(plan, table, walk))).Run();
+    }
   }
 }
 

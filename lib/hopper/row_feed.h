@@ -13,58 +13,7 @@
 
 namespace knnconv::hopper {
 
-// Batches as another warpgroup lays them out.
-class RowQueue {
- public:
-  KNNCONV_DEVICE explicit RowQueue(RowTable& table) : table_(table) {}
-
-  KNNCONV_DEVICE void Begin(int64_t) {}
-  KNNCONV_DEVICE const RowBatch& Take() {
-    table_.full[place_.stage].Wait(place_.parity);
-    return table_.batch[place_.stage];
-  }
-  KNNCONV_DEVICE void Give() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) table_.empty[place_.stage].Arrive();
-    place_.Advance();
-  }
-  KNNCONV_DEVICE void Finish() const {}
-
- private:
-  RowTable& table_;
-  RowBatchPlace place_;
-};
-
-// Batches as the warpgroup lays them out itself.
-template <typename Shape>
-class OwnRows {
- public:
-  KNNCONV_DEVICE OwnRows(const TapPlan& plan, RowTable& table, const TileWalk<Shape>& walk)
-      : table_(table), lister_(plan, table, walk) {}
-
-  KNNCONV_DEVICE void Begin(int64_t turn) { lister_.Begin(turn); }
-  // Nobody reads the batch that is overwritten: all threads have left the one after it.
-  KNNCONV_DEVICE const RowBatch& Take() {
-    RowBatch& batch = table_.batch[place_.stage];
-    lister_.LayOut(batch);
-    SyncThreads(kBarrier, 128);
-    return batch;
-  }
-  KNNCONV_DEVICE void Give() {
-    place_.Advance();
-    lister_.EndRound();
-  }
-  KNNCONV_DEVICE void Finish() const { lister_.Finish(); }
-
- private:
-  static constexpr int kBarrier = 1;  // of the warpgroup
-  static_assert(kRowBatches > 2);
-
-  RowTable& table_;
-  RowLister<Shape> lister_;
-  RowBatchPlace place_;
-};
-
+// Batches: QueuedBatches or OwnBatches.
 template <typename Shape, typename Batches>
 class RowFeeder {
  public:

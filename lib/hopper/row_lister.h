@@ -1,4 +1,4 @@
-// The warpgroup that lays out the layers of tiles whose rows are different nodes.
+// Lays out the layers of tiles whose rows are different nodes, as a warpgroup.
 //
 // Each thread walks over the list of taps of one row of the tile. The least slot that a row has next makes a layer. A
 // node with several taps of a slot takes as many layers; where slots are columns, layers are columns. Slots ascend.
@@ -22,26 +22,9 @@ class RowLister {
     static_assert(Shape::kRows == kBoxRows);
   }
 
-  // Lays out all tiles for the warpgroup that gathers.
-  KNNCONV_DEVICE void Run() {
-    RowBatchPlace place;
-    for (int64_t turn = 0; walk_.Has(turn); ++turn) {
-      Begin(turn);
-      bool ends = false;
-      while (!ends) {
-        Barrier& full = table_.full[place.stage];
-        table_.empty[place.stage].Wait(place.parity ^ 1);
-        ends = LayOut(table_.batch[place.stage]);
-        __syncwarp();
-        if (thread_ % 32 == 0) full.Arrive();
-        place.Advance();
-        EndRound();
-      }
-    }
-    Finish();
-  }
+  static constexpr int kBarrier = 1;  // of this warpgroup
 
-  // The same in single steps: begins with a tile,
+  // As batch_ring.h says.
   KNNCONV_DEVICE void Begin(int64_t turn) {
     if (turn == 0) reader_.Open(ListAt(0));
     reader_.Enter();
@@ -50,7 +33,6 @@ class RowLister {
     alive_ = false;
   }
 
-  // lays out what fits into a batch, and returns whether it is the tile's last,
   KNNCONV_DEVICE bool LayOut(RowBatch& batch) {
     const bool ends = plan_.gemm.kind == gpu::Taps::kColumns ? LayOutColumns(batch) : LayOutLists(batch);
     if (column_ == 0) reader_.Open(next_);  // whose loads are under way while this tile is laid out
@@ -62,15 +44,11 @@ class RowLister {
     return ends;
   }
 
-  // reads lists ahead once the batch is in others' hands,
   KNNCONV_DEVICE void EndRound() { reader_.EndRound(); }
 
-  // and leaves nothing under way.
   KNNCONV_DEVICE void Finish() const { gpu::WaitForCopies<0>(); }
 
  private:
-  static constexpr int kBarrier = 1;  // of this warpgroup
-
   KNNCONV_DEVICE TapList ListAt(int64_t turn) const {
     return walk_.Has(turn) ? ListOf(plan_.gemm, walk_.Tile(turn).row_tile * Shape::kRows + thread_) : TapList{};
   }

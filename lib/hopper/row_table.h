@@ -1,11 +1,11 @@
-// Tiles whose rows are different nodes: how those that read lists of taps hand layers to those that gather rows.
+// Tiles whose rows are different nodes: layers, as those who read lists of taps lay them out for those who gather rows.
 //
-// A *layer* is one product of such a tile: rows that have a tap of the layer's slot give it, the others zeros. Layers
-// are handed over a few at a time, in a ring of batches.
+// A *layer* is one product of such a tile: rows that have a tap of the layer's slot give it, the others zeros.
 #pragma once
 
 #include <cstdint>
 
+#include "hopper/batch_ring.h"
 #include "hopper/tap_pipe.h"
 #include "hopper/tap_reader.h"
 
@@ -16,9 +16,6 @@ using RowReader = TapReader<128, 2>;
 inline constexpr int kLayers = 4;  // of a batch
 static_assert(kLayers <= RowReader::kMostAhead);
 
-inline constexpr int kRowBatches = 4;
-using RowBatchPlace = RingPlace<kRowBatches>;
-
 struct RowBatch {
   // The source row of each row of the tile, batch entries included, or -1: rows of one loading thread together.
   int32_t source[kLayers][16][kBoxRows / 16];
@@ -28,21 +25,13 @@ struct RowBatch {
   int32_t ends;       // whether it is the last
 };
 
-// In shared memory, of the block's two warpgroups of producers.
+using RowRing = BatchRing<RowBatch, 4>;
+
+// Of the producers, in shared memory.
 struct RowTable {
-  RowBatch batch[kRowBatches];
+  RowRing ring;
   RowReader::Room reader;
   int32_t least_slot[2][4];  // of each listing warp's rows; calls take turns
-  Barrier full[kRowBatches], empty[kRowBatches];
-
-  // By one thread; the block has to synchronise afterwards.
-  KNNCONV_DEVICE void Init() {
-    for (int i = 0; i < kRowBatches; ++i) {
-      full[i].Init(4);  // warps
-      empty[i].Init(4);
-    }
-    FenceBarrierInit();
-  }
 };
 
 template <typename Shape>

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   }
   if (thread == 0) {
     for (int i = 0; i < Shape::kTeams; ++i) Pipe<Shape>(shared, i).Init();
-    if constexpr (Shape::kSource == Source::kRows) RowsOf(pipe).Init();
+    if constexpr (Shape::kSource == Source::kRows) RowsOf(pipe).ring.Init();
   }
   __syncthreads();
   const TileWalk<Shape> walk(plan, pipe.Order(), team);
@@ -47,14 +47,17 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
     Consumer<Shape>(plan, pipe, walk).Run();
   } else {
     ShrinkRegisters<Shape::kProducerRegisters>();
-    if constexpr (Shape::kSource == Source::kRows && Shape::kListsApart) {
-      if (thread < kConsumers + 128) {
-        RowLister<Shape>(plan, RowsOf(pipe), walk).Run();
+    if constexpr (Shape::kSource == Source::kRows) {
+      RowTable& table = RowsOf(pipe);
+      if constexpr (Shape::kListsApart) {
+        if (thread < kConsumers + 128) {
+          LayOutTiles(RowLister<Shape>(plan, table, walk), table.ring, walk);
+        } else {
+          RowFeeder(plan, pipe, walk, QueuedBatches(table.ring)).Run();
+        }
       } else {
-        RowFeeder<Shape, RowQueue>(plan, pipe, walk, RowQueue(RowsOf(pipe))).Run();
+        RowFeeder(plan, pipe, walk, OwnBatches(table.ring, RowLister<Shape>(plan, table, walk))).Run();
       }
-    } else if constexpr (Shape::kSource == Source::kRows) {
-      RowFeeder<Shape, OwnRows<Shape>>(plan, pipe, walk, OwnRows<Shape>(plan, RowsOf(pipe), walk)).Run();
     } else if (team < Shape::kTeams) {
       BoxFeeder<Shape>(plan, pipe, walk).Run();
     }
