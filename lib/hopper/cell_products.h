@@ -3,13 +3,11 @@
 //     A_high [64, 64] = round(sum),  A_low = round(sum - A_high):  (A_high + A_low) @ B is exact to 2^-17
 //
 // Lines are read as the tensor core wants A in registers (ldmatrix), so that sums need not pass through memory again.
-// The next step's lines are added while this one's products are under way.
+// The next step's lines are added, and the sums split, while this one's products are under way.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
-#include "gpu/fragment.h"
 #include "hopper/cell_pipe.h"
 #include "hopper/tap_tiles.h"
 #include "hopper/tap_write.h"
@@ -33,14 +31,22 @@ class CellConsumer {
 
  private:
   static constexpr int kSlices = kStepDepth / kSliceDepth, kPairs = 4;  // of a step; registers of a slice
+  static constexpr int kFirstTaps = 3;  // that are added at once, zeros where rows have fewer
   using Fragment = uint32_t[kSlices][kPairs];
   using Lines = float[kSlices][2 * kPairs];
+
+  // A row's lines in a stage.
+  struct Place {
+    const char* stage;
+    int first, count;
+  };
 
   // Adds up a tile's steps; returns whether somebody else writes the lane's own row.
   KNNCONV_DEVICE bool Multiply() {
 #pragma unroll
     for (float& sum : sums_[0]) sum = 0.0f;
     const int row = writer_.own_row() % Shape::kHalfRows;
+    Fragment high, low;
     int previous = -1;
     bool last, unwritten = false;
     do {
@@ -48,16 +54,25 @@ class CellConsumer {
       pipe_.Full(stage).Wait(place_.parity);
       last = StepNote::Unpack(pipe_.Note(stage)).last;
       if (last) unwritten = (pipe_.Unwritten(stage, row / 32) >> row % 32 & 1) != 0;
+      const LineSpan span = pipe_.Span(stage, row);
       Lines lines;
-      AddLines(stage, pipe_.Span(stage, row), lines);
+      AddLines({pipe_.Lines(stage), span.first, span.count}, lines);
       __syncwarp();
       if (lane_ == 0) pipe_.Empty(stage).Arrive();
       place_.Advance();
 
+      Fragment next_high, next_low;
+      Split(lines, next_high, next_low);
       WaitForProducts<0>();
       if (previous >= 0) Release(previous);
-      Fragment high, low;
-      Split(lines, high, low);
+#pragma unroll
+      for (int slice = 0; slice < kSlices; ++slice) {
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) {
+          high[slice][p] = next_high[slice][p];
+          low[slice][p] = next_low[slice][p];
+        }
+      }
       previous = weights_.stage;
       pipe_.FullWeights(previous).Wait(weights_.parity);
       const uint64_t b = Describe<Major::kK>(pipe_.B(previous));
@@ -77,31 +92,57 @@ class CellConsumer {
     return unwritten;
   }
 
+  // The lane's part of slice 0 of the row's line i, a line of zeros behind the last.
+  KNNCONV_DEVICE uint32_t LineAt(const Place& place, int i) const {
+    const int number = place.first + i;
+    const char* const line = i < place.count ? place.stage + number * 128 : pipe_.Zeros();
+    return SharedAddress(line) + ((lane_ / 16 ^ number % 8) << 4);
+  }
+
   // lines = the sum of the row's lines, for each of the warp's rows. A bfloat16 is the upper half of a float.
-  KNNCONV_DEVICE void AddLines(int stage, LineSpan span, Lines& lines) const {
+  KNNCONV_DEVICE void AddLines(const Place& place, Lines& lines) const {
+    uint32_t at[kFirstTaps];
 #pragma unroll
-    for (auto& slice : lines) {
+    for (int i = 0; i < kFirstTaps; ++i) at[i] = LineAt(place, i);
 #pragma unroll
-      for (float& value : slice) value = 0.0f;
+    for (int slice = 0; slice < kSlices; ++slice) {
+      uint32_t pair[kFirstTaps][kPairs];
+#pragma unroll
+      for (int i = 0; i < kFirstTaps; ++i) LoadMatrices(pair[i], at[i] ^ slice << 5);
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) {
+        lines[slice][2 * p] = __uint_as_float(pair[0][p] << 16);
+        lines[slice][2 * p + 1] = __uint_as_float(pair[0][p] & 0xffff0000u);
+      }
+#pragma unroll
+      for (int i = 1; i < kFirstTaps; ++i) AddPairs(pair[i], lines[slice]);
     }
-    const char* const stage_lines = pipe_.Lines(stage);
-    const char* const zeros = pipe_.Zeros();
-    const int most = static_cast<int>(__reduce_max_sync(kAllLanes, uint32_t{span.count}));
+    const int most = static_cast<int>(__reduce_max_sync(kAllLanes, static_cast<uint32_t>(place.count)));
 #pragma unroll 1
-    for (int i = 0; i < most; ++i) {
-      const int number = span.first + i;
-      const char* const line = i < span.count ? stage_lines + number * 128 : zeros;
+    for (int i = kFirstTaps; i < most; ++i) {
+      const uint32_t next = LineAt(place, i);
 #pragma unroll
       for (int slice = 0; slice < kSlices; ++slice) {
         uint32_t pair[kPairs];
-        gpu::internal::LoadMatrices<false>(pair, line + (((2 * slice + lane_ / 16) ^ number % 8) << 4));
-#pragma unroll
-        for (int p = 0; p < kPairs; ++p) {
-          lines[slice][2 * p] += __uint_as_float(pair[p] << 16);
-          lines[slice][2 * p + 1] += __uint_as_float(pair[p] & 0xffff0000u);
-        }
+        LoadMatrices(pair, next ^ slice << 5);
+        AddPairs(pair, lines[slice]);
       }
     }
+  }
+
+  KNNCONV_DEVICE static void AddPairs(const uint32_t (&pair)[kPairs], float (&sums)[2 * kPairs]) {
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) {
+      sums[2 * p] += __uint_as_float(pair[p] << 16);
+      sums[2 * p + 1] += __uint_as_float(pair[p] & 0xffff0000u);
+    }
+  }
+
+  KNNCONV_DEVICE static void LoadMatrices(uint32_t (&pair)[kPairs], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(pair[0]), "=r"(pair[1]), "=r"(pair[2]), "=r"(pair[3])
+                 : "r"(at)
+                 : "memory");
   }
 
   KNNCONV_DEVICE static void Split(const Lines& lines, Fragment& high, Fragment& low) {
@@ -112,15 +153,17 @@ class CellConsumer {
         const float first = lines[slice][2 * p], second = lines[slice][2 * p + 1];
         const uint32_t pair = Round(first, second);
         high[slice][p] = pair;
-        low[slice][p] = Round(Rest(first, pair << 16), Rest(second, pair & 0xffff0000u));
+        low[slice][p] = Finite(Round(first - __uint_as_float(pair << 16), second - __uint_as_float(pair & 0xffff0000u)));
       }
     }
   }
 
-  // Infinities have no low part.
-  KNNCONV_DEVICE static float Rest(float sum, uint32_t high) {
-    const float rest = sum - __uint_as_float(high);
-    return fabsf(rest) < INFINITY ? rest : 0.0f;
+  // The finite ones of a pair, zeros for others: infinities have no low part.
+  KNNCONV_DEVICE static uint32_t Finite(uint32_t pair) {
+    uint32_t is_finite;  // ones
+    constexpr uint32_t kMost = 0x7f7f7f7f;
+    asm("set.le.u32.bf16x2 %0, %1, %2;" : "=r"(is_finite) : "r"(pair & 0x7fff7fffu), "r"(kMost));
+    return pair & is_finite;
   }
 
   KNNCONV_DEVICE static uint32_t Round(float first, float second) {
