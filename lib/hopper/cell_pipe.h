@@ -48,7 +48,7 @@ inline constexpr int kLinesAtOnce = 8;  // that a warpgroup's producers load
 
 // A few slots of a tile, sorted; one of its rounds each, unless they have no taps. A byte each where they are packed.
 template <typename Shape>
-struct CellBatch {
+struct alignas(16) CellBatch {
   // The source rows of lines, batch entries included: those of one loading thread together.
   int32_t source[Shape::kSlots][Shape::kConsumers][kLinesAtOnce][Shape::kLines / kLinesAtOnce];
   LineSpan span[Shape::kSlots][Shape::kRows];

@@ -16,7 +16,7 @@ using RowReader = TapReader<128, 2>;
 inline constexpr int kLayers = 4;  // of a batch
 static_assert(kLayers <= RowReader::kMostAhead);
 
-struct RowBatch {
+struct alignas(16) RowBatch {
   // The source row of each row of the tile, batch entries included, or -1: rows of one loading thread together.
   int32_t source[kLayers][16][kBoxRows / 16];
   int32_t slot[kLayers];
