@@ -30,7 +30,7 @@ struct CellShape {
   // Whether a warpgroup of its own sorts: 512 threads have registers for products of 128 columns.
   static constexpr bool kSortsApart = kColumns <= 128;
   static constexpr int kConsumerThreads = 256, kThreads = kSortsApart ? 512 : 384;
-  static constexpr int kProducerRegisters = kSortsApart ? 72 : 88, kConsumerRegisters = kSortsApart ? 184 : 208;
+  static constexpr int kProducerRegisters = 72, kConsumerRegisters = kSortsApart ? 184 : 216;
   static constexpr int kResults = 1, kSortedNodes = 0;
 
   static constexpr int kHalfRows = kRows / kConsumers;  // of a warpgroup

@@ -19,7 +19,8 @@ template <typename Shape>
 class CellConsumer {
  public:
   KNNCONV_DEVICE CellConsumer(const TapPlan& plan, const CellPipe<Shape>& pipe, const TileWalk<Shape>& walk)
-      : pipe_(pipe), walk_(walk), lane_(threadIdx.x % 32), writer_(plan, walk, pipe.Results()) {}
+      : pipe_(pipe), walk_(walk), lane_(threadIdx.x % 32),
+        zero_(*reinterpret_cast<const volatile uint32_t*>(pipe.Zeros())), writer_(plan, walk, pipe.Results()) {}
 
   KNNCONV_DEVICE void Run() {
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
@@ -46,7 +47,7 @@ class CellConsumer {
 #pragma unroll
     for (float& sum : sums_[0]) sum = 0.0f;
     const int row = writer_.own_row() % Shape::kHalfRows;
-    Fragment high, low;
+    Fragment high{}, low{};
     int previous = -1;
     bool last, unwritten = false;
     do {
@@ -65,14 +66,8 @@ class CellConsumer {
       Split(lines, next_high, next_low);
       WaitForProducts<0>();
       if (previous >= 0) Release(previous);
-#pragma unroll
-      for (int slice = 0; slice < kSlices; ++slice) {
-#pragma unroll
-        for (int p = 0; p < kPairs; ++p) {
-          high[slice][p] = next_high[slice][p];
-          low[slice][p] = next_low[slice][p];
-        }
-      }
+      Replace(next_high, high);
+      Replace(next_low, low);
       previous = weights_.stage;
       pipe_.FullWeights(previous).Wait(weights_.parity);
       const uint64_t b = Describe<Major::kK>(pipe_.B(previous));
@@ -158,6 +153,16 @@ class CellConsumer {
     }
   }
 
+  // fragment = next, in a way that needs the old one: while products read its registers, the compiler would use them for
+  // other things, and compute the next one there.
+  KNNCONV_DEVICE void Replace(const Fragment& next, Fragment& fragment) const {
+#pragma unroll
+    for (int slice = 0; slice < kSlices; ++slice) {
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) fragment[slice][p] = next[slice][p] | (fragment[slice][p] & zero_);
+    }
+  }
+
   // The finite ones of a pair, zeros for others: infinities have no low part.
   KNNCONV_DEVICE static uint32_t Finite(uint32_t pair) {
     uint32_t is_finite;  // ones
@@ -178,6 +183,7 @@ class CellConsumer {
   const CellPipe<Shape>& pipe_;
   const TileWalk<Shape>& walk_;
   const int lane_;
+  const uint32_t zero_;  // which the compiler does not know
   TileWriter<Shape> writer_;
   typename CellPipe<Shape>::Place place_;
   typename CellPipe<Shape>::WeightPlace weights_;
