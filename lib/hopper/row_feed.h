@@ -80,11 +80,6 @@ class RowFeeder {
       const uint32_t to = SharedAddress(pipe_.A(stage)) + first_ * 128 + ((chunk_ ^ first_ % 8) << 4);
       Barrier& full = pipe_.Full(stage);
       pipe_.Empty(stage).Wait(place_.parity ^ 1);
-#pragma unroll
-      for (int i = 0; i < kRowsOfThread; ++i) {
-        CopyChunk(to + i * kRowsAtOnce * 128, at[i], in_depth && source[i] >= 0);
-      }
-      full.ArriveAfterCopies();
       if (lane_ == 0) {
         if (ends) pipe_.Marks(stage, warp_) = marks;
         if (warp_ == static_cast<int>(loader_)) {
@@ -95,6 +90,11 @@ class RowFeeder {
           full.Arrive();
         }
       }
+#pragma unroll
+      for (int i = 0; i < kRowsOfThread; ++i) {
+        CopyChunk(to + i * kRowsAtOnce * 128, at[i], in_depth && source[i] >= 0);
+      }
+      full.ArriveAfterCopies();
       loader_ = (loader_ + 1) % 4u;
       place_.Advance();
     }
