@@ -159,7 +159,7 @@ class CellConsumer {
   static constexpr int kNoLine = -1;
   KNNCONV_DEVICE uint32_t LineAt(int stage, int number) const {
     const char* const line = number < 0 ? pipe_.Zeros() : pipe_.Lines(stage) + number * 128;
-    return SharedAddress(line) + ((lane_ / 16 ^ number % 8) << 4);
+    return SharedAddress(line) + ((lane_ / 16 ^ (number & 7)) << 4);
   }
 
   template <bool kTranspose>
