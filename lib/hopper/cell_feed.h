@@ -50,7 +50,9 @@ class CellFeeder {
     static_assert(kLinesAtOnce == Shape::kHalfRows / kThreadsOfLine && kLinesAtOnce % 8 == 0 && kMost % 4 == 0);
     const int row = thread_ % Shape::kHalfRows, chunk = row % kThreadsOfLine, first = row / kThreadsOfLine;
     const int32_t line_bytes = plan_.gemm.depth * 2;
-    const int32_t* const sources = batch.source[sorted][half_][first];
+    int4 source[kMost / 4];
+#pragma unroll
+    for (int i = 0; i < kMost / 4; ++i) source[i] = batch.source[sorted][half_][first][i];
     const int lines = Byte(batch.lines[half_], sorted);
     const int slot = batch.first_slot < 0 ? gpu::kHole : batch.first_slot + sorted;
     const LineSpan own = batch.span[sorted][thread_];
@@ -61,19 +63,18 @@ class CellFeeder {
       const bool in_depth = channel + chunk * kChunk < plan_.gemm.depth;
       const char* const from = static_cast<const char*>(plan_.gemm.source) + (channel + chunk * kChunk) * 2;
       // Lines 8 apart have the same swizzle.
-      uint32_t to = SharedAddress(pipe_.Lines(stage)) + first * 128 + ((chunk ^ first % 8) << 4);
+      const uint32_t to = SharedAddress(pipe_.Lines(stage)) + first * 128 + ((chunk ^ first % 8) << 4);
       Barrier& full = pipe_.Full(stage);
       pipe_.Empty(stage).Wait(place_.parity ^ 1);
-#pragma unroll 1
-      for (int i = 0; i * kLinesAtOnce < lines; i += 4) {
-        const int4 four = *reinterpret_cast<const int4*>(sources + i);
-        const int32_t source[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int i = 0; i < kMost / 4; ++i) {
+        if (4 * i * kLinesAtOnce >= lines) break;
+        const int32_t four[4] = {source[i].x, source[i].y, source[i].z, source[i].w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {  // lines behind the last are zeros that nobody reads
-          const bool exists = in_depth && first + (i + j) * kLinesAtOnce < lines;
-          CopyChunk(to + j * kLinesAtOnce * 128, RowAt(from, source[j], line_bytes), exists);
+          const int line = (4 * i + j) * kLinesAtOnce;
+          CopyChunk(to + line * 128, RowAt(from, four[j], line_bytes), in_depth && first + line < lines);
         }
-        to += 4 * kLinesAtOnce * 128;
       }
       full.ArriveAfterCopies();
       pipe_.Span(stage, row) = own;

@@ -30,7 +30,8 @@ struct CellShape {
   // Whether a warpgroup of its own sorts: 512 threads have registers for products of 128 columns.
   static constexpr bool kSortsApart = kColumns <= 128;
   static constexpr int kConsumerThreads = 256, kThreads = kSortsApart ? 512 : 384;
-  static constexpr int kProducerRegisters = 72, kConsumerRegisters = kSortsApart ? 184 : 216;
+  static constexpr int kProducerRegisters = kColumns == 64 ? 96 : kColumns == 128 ? 88 : 72;
+  static constexpr int kConsumerRegisters = kColumns == 64 ? 160 : kColumns == 128 ? 168 : 216;
   static constexpr int kResults = 1, kSortedNodes = 0;
 
   static constexpr int kHalfRows = kRows / kConsumers;  // of a warpgroup
@@ -48,9 +49,9 @@ inline constexpr int kLinesAtOnce = 8;  // that a warpgroup's producers load
 
 // A few slots of a tile, sorted; one of its rounds each, unless they have no taps. A byte each where they are packed.
 template <typename Shape>
-struct alignas(16) CellBatch {
+struct CellBatch {
   // The source rows of lines, batch entries included: those of one loading thread together.
-  int32_t source[Shape::kSlots][Shape::kConsumers][kLinesAtOnce][Shape::kLines / kLinesAtOnce];
+  int4 source[Shape::kSlots][Shape::kConsumers][kLinesAtOnce][Shape::kLines / kLinesAtOnce / 4];
   LineSpan span[Shape::kSlots][Shape::kRows];
   uint32_t lines[Shape::kConsumers];  // of each warpgroup
   uint32_t live;                      // not zero where one of the warpgroups has lines

@@ -151,14 +151,23 @@ class CellSorter {
     more_ = more;
 
     const int32_t batch_rows = reader_.list().batch_rows;
-#pragma unroll 1
-    for (int i = 0; i < own_taps; ++i) {
-      const int slot = reader_.Slot(i) - first_slot;
-      if (slot >= end) break;
-      const int line = Byte(next_line, slot);
-      next_line += 1u << 8 * slot;
-      if (line >= Shape::kLines) continue;
-      batch.source[slot][half_][line % kLinesAtOnce][line / kLinesAtOnce] = batch_rows + reader_.Source(i);
+    int32_t* const sources = reinterpret_cast<int32_t*>(batch.source[0][half_]);
+#pragma unroll
+    for (int block = 0; block < kWindow / 4; ++block) {
+      const int4 four_slots = reader_.Slots(block), four_sources = reader_.Sources(block);
+      const int32_t slots[4] = {four_slots.x, four_slots.y, four_slots.z, four_slots.w};
+      const int32_t rows[4] = {four_sources.x, four_sources.y, four_sources.z, four_sources.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = 4 * block + j;
+        const auto slot = static_cast<uint32_t>(slots[j] - first_slot);
+        if (at < begin || at >= seen_end || slot >= static_cast<uint32_t>(end)) continue;
+        const auto line = static_cast<uint32_t>(Byte(next_line, static_cast<int>(slot)));
+        next_line += 1u << 8 * slot;
+        if (line >= Shape::kLines) continue;
+        constexpr int kOfSlot = Shape::kConsumers * Shape::kLines, kOfThread = Shape::kLines / kLinesAtOnce;
+        sources[slot * kOfSlot + line % kLinesAtOnce * kOfThread + line / kLinesAtOnce] = batch_rows + rows[j];
+      }
     }
     reader_.Advance(taken);
     PublishNextSlot();
