@@ -1,7 +1,7 @@
 // The warpgroup that gathers rows of g for cells, line by line, round by round.
 //
-// Half of it serves each consuming warpgroup. Slots are sorted by another warpgroup, except where registers for a third
-// one are lacking.
+// Half of it serves each consuming warpgroup. Slots are sorted by another one, except where registers for a fourth are
+// lacking.
 #pragma once
 
 #include <cstdint>
@@ -81,14 +81,12 @@ class CellFeeder {
       if (row == 0) pipe_.Note(stage) = StepNote{ends, false, 0, 0}.Pack();
       if (ends && lane_ == 0) pipe_.Unwritten(stage, row / 32) = batch.unwritten[warp_];
       __syncwarp();
-      if (lane_ == 0) {
-        full.Arrive();
-        if (warp_ == static_cast<int>(loader_)) {
-          pipe_.EmptyWeights(weights_.stage).Wait(weights_.parity ^ 1);
-          Barrier& full_weights = pipe_.FullWeights(weights_.stage);
-          full_weights.ArriveExpecting(Shape::kBytesB);
-          LoadBox(pipe_.B(weights_.stage), &plan_.weight, &full_weights, channel, tile.first_column, slot);
-        }
+      if (lane_ == 0) full.Arrive();
+      pipe_.EmptyWeights(weights_.stage).Wait(weights_.parity ^ 1);  // all warps, so that none is a round ahead
+      if (lane_ == 0 && warp_ == static_cast<int>(loader_)) {
+        Barrier& full_weights = pipe_.FullWeights(weights_.stage);
+        full_weights.ArriveExpecting(Shape::kBytesB);
+        LoadBox(pipe_.B(weights_.stage), &plan_.weight, &full_weights, channel, tile.first_column, slot);
       }
       loader_ = (loader_ + 1) % 4u;
       weights_.Advance();

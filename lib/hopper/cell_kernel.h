@@ -1,14 +1,16 @@
 // dinput of small batches on Hopper, in bfloat16: nodes of a tile differ, and a node has any number of taps of a slot.
 //
 //     for each tile [128 nodes, columns] of dx, for each slot, for 64 of its channels:
-//         A [128, 64] = sums over each node's taps of the slot of rows of g     (gathered by cp.async, added in fp32)
-//         B [64, columns] = the slot's weight, transposed                       (TMA)
-//         sums += A_high @ B + A_low @ B                                        (wgmma, fp32)
+//         lines = rows of g, those of all taps that the nodes have of the slot          (cp.async)
+//         A [128, 64] = sums of each node's lines                                       (mma.sync, ones and zeros)
+//         B [64, columns] = the slot's weight, transposed                               (TMA)
+//         sums += A_high @ B + A_low @ B                                                (wgmma, fp32)
 //     dx = round(sums)
 //
 // A product for each tap of a slot, as rows of forward are multiplied, would take as many as the node has that has the
-// most: on 100,000 points with K = 27, 114 where two for each slot make 54. Few columns are bound by gathering g, many
-// by the products.
+// most: on 100,000 points with K = 27, 114 where two for each slot make 54. Sorting nodes does not help: a quarter of
+// the cells have several taps, so that every tile has some in every slot. With few columns, those who sort, gather and
+// add are busy alike; with many, products bound.
 #pragma once
 
 #include "gpu/launch.h"

@@ -1,7 +1,9 @@
 // The warpgroup that gathers the rows of tiles whose rows are different nodes, one by one, layer by layer.
 //
-// Eight threads copy a line of 128 bytes, each 16. What bounds it is the latency of its own instructions. So layers are
-// laid out by another warpgroup, except where registers for a third one are lacking.
+// Eight threads copy a line of 128 bytes, each 16. Random rows arrive from L2 as fast as the copy engine's boxes do (36
+// bytes a cycle of an H200's multiprocessor; one copy of the engine for each row brings a quarter of that), as long as
+// the warpgroup's own instructions do not hold them up. So layers are laid out by another one, except where registers
+// for a fourth warpgroup are lacking.
 #pragma once
 
 #include <cstdint>
