@@ -1,7 +1,7 @@
 // How one warpgroup hands what it lays out to another, in batches, through a ring in shared memory; or lays out for
 // itself, where registers for a warpgroup more are lacking.
 //
-// Lister: what lays out tiles. It begins with a tile (Begin), fills batches until one is the tile's last (LayOut returns
+// Lister: what lays out tiles. It begins with a tile (Begin), fills batches until one is the tile's last (LayOut says
 // so), reads ahead once a batch is in others' hands (EndRound), and in the end leaves nothing under way (Finish).
 #pragma once
 

@@ -34,6 +34,8 @@ class CellConsumer {
  private:
   static constexpr int kSlices = kStepDepth / kSliceDepth, kPairs = 4;  // of a step; registers of a slice
   static constexpr int kRows = 16;  // of a warp
+  // With many columns, tensor cores have no time for it.
+  static constexpr bool kAddsByProducts = Shape::kColumns <= 128;
   using Fragment = uint32_t[kSlices][kPairs];
   using Lines = float[kSlices][2][4];  // of a slice, 8 columns as gpu/matrix_ops.h has them, and 8 more
 
@@ -52,9 +54,13 @@ class CellConsumer {
       if (last) unwritten = (pipe_.Unwritten(stage, row / 32) >> row % 32 & 1) != 0;
       Lines lines;
       Fragment next_high, next_low;
-      AddLines(stage, lines);
-      Split(lines, next_high, next_low);
-      if (__any_sync(kAllLanes, !IsFinite(next_high))) {
+      bool one_by_one = !kAddsByProducts;
+      if constexpr (kAddsByProducts) {
+        AddLines(stage, lines);
+        Split(lines, next_high, next_low);
+        one_by_one = __any_sync(kAllLanes, !IsFinite(next_high));
+      }
+      if (one_by_one) {
         AddOneByOne(stage, lines);
         Split(lines, next_high, next_low);
         KeepFinite(next_low);
@@ -204,8 +210,8 @@ class CellConsumer {
     }
   }
 
-  // fragment = next, in a way that needs the old one: while products read its registers, the compiler would use them for
-  // other things, and compute the next one there.
+  // fragment = next, in a way that needs the old one: else the compiler uses its registers for other things, and
+  // computes the next one there, while products still read them.
   KNNCONV_DEVICE void Replace(const Fragment& next, Fragment& fragment) const {
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) {

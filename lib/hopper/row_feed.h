@@ -20,8 +20,8 @@ template <typename Shape, typename Batches>
 class RowFeeder {
  public:
   KNNCONV_DEVICE RowFeeder(const TapPlan& plan, const Pipe<Shape>& pipe, const TileWalk<Shape>& walk, Batches batches)
-      : plan_(plan), pipe_(pipe), walk_(walk), batches_(batches), warp_(threadIdx.x % 128 / 32), lane_(threadIdx.x % 32),
-        chunk_(threadIdx.x % kThreadsOfRow), first_(threadIdx.x % 128 / kThreadsOfRow),
+      : plan_(plan), pipe_(pipe), walk_(walk), batches_(batches), warp_(threadIdx.x % 128 / 32),
+        lane_(threadIdx.x % 32), chunk_(threadIdx.x % kThreadsOfRow), first_(threadIdx.x % 128 / kThreadsOfRow),
         steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {}
 
   KNNCONV_DEVICE void Run() {

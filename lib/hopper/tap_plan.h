@@ -34,7 +34,7 @@ struct TapPlan {
 };
 
 // How a kernel cuts a TapGemm. Tiles have kBoxes * kBoxRows rows, which kConsumers warpgroups share. A team is those
-// and the warp or, for rows, the two warpgroups that load for them. With resident weights a block has two teams, each with
+// and the warp or, for rows, the warpgroups that load for them. With resident weights a block has two teams, each with
 // tiles of its own, and all slots' matrices lie in shared memory from start to end: a third less to load for tiles of
 // 64 columns, which loads bound.
 template <typename Element, bool kIsTransposed, Source kFrom, int kBoxCount, int kConsumerCount, int kColumnCount,
