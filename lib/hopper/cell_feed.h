@@ -86,7 +86,7 @@ class CellFeeder {
       if (lane_ == 0 && warp_ == static_cast<int>(loader_)) {
         Barrier& full_weights = pipe_.FullWeights(weights_.stage);
         full_weights.ArriveExpecting(Shape::kBytesB);
-        LoadBox(pipe_.B(weights_.stage), &plan_.weight, &full_weights, channel, tile.first_column, slot);
+        LoadWeights<Shape>(plan_, pipe_.B(weights_.stage), &full_weights, tile, channel, slot);
       }
       loader_ = (loader_ + 1) % 4u;
       weights_.Advance();

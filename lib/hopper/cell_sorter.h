@@ -63,7 +63,9 @@ class CellSorter {
 
  private:
   KNNCONV_DEVICE TapList ListAt(int64_t turn) const {
-    return walk_.Has(turn) ? ListOf(plan_.gemm, walk_.Tile(turn).row_tile * Shape::kRows + thread_) : TapList{};
+    if (!walk_.Has(turn)) return TapList{};
+    const TapTile tile = walk_.Tile(turn);
+    return ListOf(plan_, tile, tile.row_tile * Shape::kRows + thread_);
   }
 
   // Tells the warpgroup the thread's next slot, and gets all in step.

@@ -87,7 +87,7 @@ class RowFeeder {
         if (warp_ == static_cast<int>(loader_)) {
           pipe_.Note(stage) = StepNote{ends, false, 0, 0}.Pack();
           full.ArriveExpecting(Shape::kBytesB);
-          LoadWeights<Shape>(plan_, pipe_.B(stage), &full, tile.first_column, channel, layer.slot);
+          LoadWeights<Shape>(plan_, pipe_.B(stage), &full, tile, channel, layer.slot);
         } else {
           full.Arrive();
         }

@@ -50,7 +50,9 @@ class RowLister {
 
  private:
   KNNCONV_DEVICE TapList ListAt(int64_t turn) const {
-    return walk_.Has(turn) ? ListOf(plan_.gemm, walk_.Tile(turn).row_tile * Shape::kRows + thread_) : TapList{};
+    if (!walk_.Has(turn)) return TapList{};
+    const TapTile tile = walk_.Tile(turn);
+    return ListOf(plan_, tile, tile.row_tile * Shape::kRows + thread_);
   }
 
   // The thread's row in a layer.
