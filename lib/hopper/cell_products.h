@@ -34,8 +34,6 @@ class CellConsumer {
  private:
   static constexpr int kSlices = kStepDepth / kSliceDepth, kPairs = 4;  // of a step; registers of a slice
   static constexpr int kRows = 16;  // of a warp
-  // With many columns, tensor cores have no time for it.
-  static constexpr bool kAddsByProducts = Shape::kColumns <= 128;
   using Fragment = uint32_t[kSlices][kPairs];
   using Lines = float[kSlices][2][4];  // of a slice, 8 columns as gpu/matrix_ops.h has them, and 8 more
 
@@ -54,13 +52,9 @@ class CellConsumer {
       if (last) unwritten = (pipe_.Unwritten(stage, row / 32) >> row % 32 & 1) != 0;
       Lines lines;
       Fragment next_high, next_low;
-      bool one_by_one = !kAddsByProducts;
-      if constexpr (kAddsByProducts) {
-        AddLines(stage, lines);
-        Split(lines, next_high, next_low);
-        one_by_one = __any_sync(kAllLanes, !IsFinite(next_high));
-      }
-      if (one_by_one) {
+      AddLines(stage, lines);
+      Split(lines, next_high, next_low);
+      if (__any_sync(kAllLanes, !IsFinite(next_high))) {
         AddOneByOne(stage, lines);
         Split(lines, next_high, next_low);
         KeepFinite(next_low);
