@@ -1,14 +1,16 @@
 // dinput of small batches on Hopper, in bfloat16: nodes of a tile differ, and a node has any number of taps of a slot.
 //
 //     for each tile [128 nodes, columns] of dx, for each slot, for 64 of its channels:
-//         A [128, 64] = sums over each node's taps of the slot of rows of g     (gathered by cp.async, added in fp32)
-//         B [64, columns] = the slot's weight, transposed                       (TMA)
-//         sums += A_high @ B + A_low @ B                                        (wgmma, fp32)
+//         lines = rows of g, those of all taps that the nodes have of the slot          (cp.async)
+//         A [128, 64] = sums of each node's lines                                       (mma.sync, ones and zeros)
+//         B [64, columns] = the slot's weight, transposed                               (TMA)
+//         sums += A_high @ B + A_low @ B                                                (wgmma, fp32)
 //     dx = round(sums)
 //
 // A product for each tap of a slot, as rows of forward are multiplied, would take as many as the node has that has the
-// most: on 100,000 points with K = 27, 114 where two for each slot make 54. Few columns are bound by gathering g, many
-// by the products.
+// most: on 100,000 points with K = 27, 114 where two for each slot make 54. Sorting nodes does not help: a quarter of
+// the cells have several taps, so that every tile has some in every slot. With few columns, those who sort, gather and
+// add are busy alike; with many, products bound.
 #pragma once
 
 #include "gpu/launch.h"
@@ -22,7 +24,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) CellKernel(const __grid_co
   extern __shared__ char shared[];
   const int thread = threadIdx.x;
   const bool consumes = thread < Shape::kConsumerThreads;
-  const CellPipe<Shape> pipe(shared, consumes ? thread / 128 : (thread - Shape::kConsumerThreads) / Shape::kHalfRows);
+  const CellPipe<Shape> pipe(shared, consumes ? thread / 128 : thread % 128 / Shape::kHalfRows);
   if (thread == 0) CellPipe<Shape>(shared, 0).Init();
   __syncthreads();
   const TileWalk<Shape> walk(plan, nullptr, 0);
@@ -31,7 +33,16 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) CellKernel(const __grid_co
     CellConsumer<Shape>(plan, pipe, walk).Run();
   } else {
     ShrinkRegisters<Shape::kProducerRegisters>();
-    CellFeeder<Shape>(plan, pipe, walk).Run();
+    CellTable<Shape>& table = pipe.Table();
+    if constexpr (Shape::kSortsApart) {
+      if (thread < Shape::kConsumerThreads + 128) {
+        LayOutTiles(CellSorter<Shape>(plan, table, walk), table.ring, walk);
+      } else {
+        CellFeeder(plan, pipe, walk, QueuedBatches(table.ring)).Run();
+      }
+    } else {
+      CellFeeder(plan, pipe, walk, OwnBatches(table.ring, CellSorter<Shape>(plan, table, walk))).Run();
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "hopper/batch_ring.h"
 #include "hopper/tap_pipe.h"
 #include "hopper/tap_reader.h"
 
@@ -27,13 +28,16 @@ struct CellShape {
   static constexpr int kSplit = 1;
   static constexpr int kBoxes = 1, kConsumers = 2, kColumns = kColumnCount, kRows = kBoxRows;
   static constexpr int kBlocks = 1, kTeams = 1, kBlocksOfMultiprocessor = 1;
-  static constexpr int kConsumerThreads = 256, kProducerThreads = 128, kThreads = 384;
-  static constexpr int kProducerRegisters = 88, kConsumerRegisters = 208;
+  // Whether a warpgroup of its own sorts: 512 threads have registers for products of 128 columns.
+  static constexpr bool kSortsApart = kColumns <= 128;
+  static constexpr int kConsumerThreads = 256, kThreads = kSortsApart ? 512 : 384;
+  static constexpr int kProducerRegisters = kColumns == 64 ? 96 : kColumns == 128 ? 88 : 72;
+  static constexpr int kConsumerRegisters = kColumns == 64 ? 160 : kColumns == 128 ? 168 : 216;
   static constexpr int kResults = 1, kSortedNodes = 0;
 
   static constexpr int kHalfRows = kRows / kConsumers;  // of a warpgroup
   static constexpr int kSlots = 4;  // that are sorted together
-  using Reader = TapReader<kProducerThreads, 4>;
+  using Reader = TapReader<128, 4>;
   // On 100,000 random points a warpgroup's nodes have 64 taps of a slot, and more than this in a round of a thousand.
   static constexpr int kLines = 96;
   static constexpr int kStageBytes = kLines * 128 + kHalfRows * static_cast<int>(sizeof(LineSpan));
@@ -42,23 +46,37 @@ struct CellShape {
   static constexpr int kResultBytes = kConsumers * 4 * kStoredRows * 128;
 };
 
-// What a producing warp says of its taps of the slots that are sorted.
+inline constexpr int kLinesAtOnce = 8;  // that a warpgroup's producers load
+
+// A few slots of a tile, sorted; one of its rounds each, unless they have no taps. A byte each where they are packed.
+template <typename Shape>
+struct CellBatch {
+  // The source rows of lines, batch entries included: those of one loading thread together.
+  int4 source[Shape::kSlots][Shape::kConsumers][kLinesAtOnce][Shape::kLines / kLinesAtOnce / 4];
+  LineSpan span[Shape::kSlots][Shape::kRows];
+  uint32_t lines[Shape::kConsumers];  // of each warpgroup
+  uint32_t live;                      // not zero where one of the warpgroups has lines
+  int32_t first_slot;                 // or a hole: a tile without taps has one round, of zeros
+  uint32_t unwritten[4];              // rows that are not written, of the rows of each warp
+  int32_t more;                       // whether batches of this tile follow
+};
+
+// What a sorting warp says of its taps of the slots that are sorted.
 struct SortNote {
   uint32_t taps[2];  // of slots 0 and 1, 2 and 3: 16 bits each
   int end;           // the slot behind the last that can be sorted now
   bool more;         // taps follow
 };
 
-inline constexpr int kLinesAtOnce = 8;  // that a warpgroup's producers load
-
 // Of the producers, in shared memory.
 template <typename Shape>
 struct CellTable {
-  // The source rows of lines, batch entries included: those of one loading thread together.
-  int32_t source[Shape::kSlots][Shape::kConsumers][kLinesAtOnce][Shape::kLines / kLinesAtOnce];
+  using Ring = BatchRing<CellBatch<Shape>, 2>;
+
+  Ring ring;
+  typename Shape::Reader::Room reader;
   SortNote note[4];
   int32_t least_slot[2][4];  // that each warp has next; publications take turns
-  typename Shape::Reader::Room reader;
 };
 
 template <typename Shape>
@@ -93,6 +111,7 @@ class CellPipe {
       FullWeights(i).Init(1);
       EmptyWeights(i).Init(4 * Shape::kConsumers);
     }
+    Table().ring.Init();
     for (int i = 0; i < 128 / 4; ++i) reinterpret_cast<uint32_t*>(Zeros())[i] = 0;
     FenceBarrierInit();
     FenceAsyncProxy();

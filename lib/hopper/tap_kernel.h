@@ -14,6 +14,7 @@
 #include "hopper/box_feed.h"
 #include "hopper/node_order.h"
 #include "hopper/row_feed.h"
+#include "hopper/row_lister.h"
 #include "hopper/tap_products.h"
 
 namespace knnconv::hopper {
@@ -37,6 +38,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   }
   if (thread == 0) {
     for (int i = 0; i < Shape::kTeams; ++i) Pipe<Shape>(shared, i).Init();
+    if constexpr (Shape::kSource == Source::kRows) RowsOf(pipe).ring.Init();
   }
   __syncthreads();
   if constexpr (Shape::kSplit > 1) SyncCluster();
@@ -48,7 +50,16 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   } else {
     ShrinkRegisters<Shape::kProducerRegisters>();
     if constexpr (Shape::kSource == Source::kRows) {
-      RowFeeder<Shape>(plan, pipe, walk).Run();
+      RowTable& table = RowsOf(pipe);
+      if constexpr (Shape::kListsApart) {
+        if (thread < kConsumers + 128) {
+          LayOutTiles(RowLister<Shape>(plan, table, walk), table.ring, walk);
+        } else {
+          RowFeeder(plan, pipe, walk, QueuedBatches(table.ring)).Run();
+        }
+      } else {
+        RowFeeder(plan, pipe, walk, OwnBatches(table.ring, RowLister<Shape>(plan, table, walk))).Run();
+      }
     } else if (team < Shape::kTeams) {
       BoxFeeder<Shape>(plan, pipe, walk).Run();
     }

@@ -39,7 +39,7 @@ struct TapPlan {
 };
 
 // How a kernel cuts a TapGemm. Tiles have kBoxes * kBoxRows rows, which kConsumers warpgroups share. A team is those
-// and the warp or, for rows, the warpgroup that loads for them. With resident weights a block has two teams, each with
+// and the warp or, for rows, the warpgroups that load for them. With resident weights a block has two teams, each with
 // tiles of its own, and all slots' matrices lie in shared memory from start to end: a third less to load for tiles of
 // 64 columns, which loads bound.
 template <typename Element, bool kIsTransposed, Source kFrom, int kBoxCount, int kConsumerCount, int kColumnCount,
@@ -55,14 +55,22 @@ struct TapShape {
 
   static constexpr int kTeams = kResident ? 2 : 1;
   static constexpr int kConsumerThreads = 128 * kConsumers;  // of a team
-  static constexpr int kProducerThreads = kSource == Source::kBoxes ? 32 : 128;  // of a team, in the last warpgroup
-  static constexpr int kThreads = kTeams * kConsumerThreads + 128;
-  // Of a thread: the last warpgroup leaves most of its share to the consumers. More than the block was given, 168 with
-  // 384 threads and 128 with two blocks of 256, would wait for ever.
-  static constexpr int kProducerRegisters = kSource == Source::kRows ? 104 : kThreads == 256 ? 64 : 72;
-  static constexpr int kConsumerRegisters = kSource == Source::kRows ? 200 : kThreads == 256 ? 192 : 216;
-  static constexpr int kGivenRegisters = kThreads == 256 ? 128 : 168;
-  static_assert(kConsumerRegisters * (kThreads - 128) + kProducerRegisters * 128 <= kGivenRegisters * kThreads);
+  // Of rows, whether a warpgroup of its own lays out layers: 512 threads have registers for products of 128 columns.
+  static constexpr bool kListsApart = kSource == Source::kRows && kColumns <= 128;
+  static constexpr int kLastThreads = kListsApart ? 256 : 128;  // of the last warpgroups, which load
+  static constexpr int kProducerThreads = kSource == Source::kBoxes ? 32 : kLastThreads;  // of a team
+  static constexpr int kThreads = kTeams * kConsumerThreads + kLastThreads;
+  // Of a thread: the last warpgroups leave most of their share to the consumers. More than the block was given, 168
+  // with 384 threads, 128 with 512 or two blocks of 256, would wait for ever.
+  static constexpr int kProducerRegisters = kSource != Source::kRows ? (kThreads == 256 ? 64 : 72)
+                                            : kListsApart            ? 72
+                                                                     : 104;
+  static constexpr int kConsumerRegisters = kSource != Source::kRows ? (kThreads == 256 ? 192 : 216)
+                                            : kListsApart            ? 184
+                                                                     : 200;
+  static constexpr int kGivenRegisters = kThreads == 384 ? 168 : 128;
+  static_assert(kConsumerRegisters * (kThreads - kLastThreads) + kProducerRegisters * kLastThreads <=
+                kGivenRegisters * kThreads);
   static constexpr int kBlocksOfMultiprocessor = kTeams * kConsumers == 1 ? 2 : 1;
 
   // Shared memory: resident weights, then for each team stages of A and B, kResults times 16 lines of results for each
@@ -75,7 +83,7 @@ struct TapShape {
   // Two where nothing else runs on the multiprocessor while a tile is written.
   static constexpr bool kIsLargest = kSource == Source::kBoxes && kRows * kColumns == 128 * 256;
   static constexpr int kResults = kIsLargest ? 2 : 1, kResultBytes = kConsumers * 4 * kResults * kStoredRows * 128;
-  static constexpr int kTailBytes = 512, kRowBytes = kSource == Source::kRows ? 22656 : 0;
+  static constexpr int kTailBytes = 512, kRowBytes = kSource == Source::kRows ? 25200 : 0;
   static constexpr int kTeamAlignment = kTeams > 1 ? kAlignment : 16;
   static constexpr int kEndBytes =
       (kResultBytes + kTailBytes + kRowBytes + kTeamAlignment - 1) / kTeamAlignment * kTeamAlignment;

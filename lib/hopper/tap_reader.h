@@ -1,7 +1,7 @@
 // A producing thread's way through the list of taps of its row of the tile, read ahead into shared memory.
 //
-// A load into a register would stop the warp where its value is first moved, behind all the rows of g or x that the
-// warp has asked for before. Copies to shared memory are waited for several rounds after they were issued.
+// A load into a register would stop the warp where its value is first moved. Copies to shared memory are waited for a
+// round after the one that issued them.
 #pragma once
 
 #include <climits>
@@ -48,7 +48,6 @@ KNNCONV_DEVICE TapList ListOf(const TapPlan& plan, const TapTile& tile, int64_t 
 template <int kThreads, int kBlocks>
 class TapReader {
   static constexpr int kBlock = 4;  // entries
-  static constexpr int kDelay = 3;  // rounds after which copies are waited for
 
  public:
   static constexpr int kWindow = kBlock * kBlocks;             // entries in shared memory
@@ -76,20 +75,17 @@ class TapReader {
     place_ = Skew(list_);
     end_ = place_ + list_.count;
     requested_ = kBlocks;
-    arrived_ = next_rounds_ > kDelay ? kBlocks : 0;
-    earlier_[0] = earlier_[1] = earlier_[2] = arrived_;
+    arrived_ = next_rounds_ > 1 ? kBlocks : 0;
+    earlier_ = arrived_;
   }
 
-  // Ends a round, in which all threads of the warp may have copied other things too.
+  // Asks for what the window has room for, and waits for what earlier rounds have asked for.
   KNNCONV_DEVICE void EndRound() {
     FillUp();
     gpu::CommitCopies();
-    gpu::WaitForCopies<kDelay>();
-    static_assert(kDelay == 3);
-    arrived_ = max(arrived_, earlier_[2]);
-    earlier_[2] = earlier_[1];
-    earlier_[1] = earlier_[0];
-    earlier_[0] = requested_;
+    gpu::WaitForCopies<1>();
+    arrived_ = max(arrived_, earlier_);
+    earlier_ = requested_;
     ++next_rounds_;
   }
 
@@ -155,7 +151,7 @@ class TapReader {
   int set_ = 0;
   int place_ = 0, end_ = 0;          // of the next entry and behind the last, counted from the list's first block
   int requested_ = 0, arrived_ = 0;  // blocks of the list
-  int earlier_[3] = {};              // that were requested when earlier rounds ended
+  int earlier_ = 0;                  // that were requested when the last round ended
   int next_rounds_ = 0;              // since the next list was opened
 };
 

@@ -126,6 +126,9 @@ inline std::vector<Case> ValueCases() {
       add(Dinput(Table("table, 1, 256", 1, 256, 128, 400, 700, 9)), type, out, 0.1, false);
       add(Dinput(Table("table, 3, sparse", 3, 72, 64, 40, 200, 1)), type, out, 0.1, false);
       add(Dinput(Table("table", 270, 64, 192, 20, 17, 5)), type, out, 0.1, false);
+      // Several tiles for each block.
+      add(Table("columns, many", 1, 64, 72, 900, 40000, 6), type, out, 0.2, zero);
+      add(Dinput(Table("table, many", 2, 72, 64, 20000, 900, 3)), type, out, 0.1, false);
       add(Dense("dense 3x3", 5, 13, 11, 72, 136, 3, 1, 1), type, out, 0, false);
       add(Dense("dense 3x3 s2 p0", 3, 14, 11, 64, 64, 3, 2, 0), type, out, 0, false);
       add(Dense("dense 5x5 s3 d2", 3, 31, 29, 64, 72, 5, 3, 4, 2), type, out, 0, false);
