@@ -1,8 +1,8 @@
 #include "hopper/halo_dweight.h"
 
-#include "gpu/dweight_reduce.h"
 #include "gpu/halo_dweight_plan.h"
 #include "hopper/halo_dweight_launch.h"
+#include "hopper/halo_dweight_reduce.h"
 #include "hopper/halo_map.h"
 
 namespace knnconv::hopper {
@@ -25,7 +25,7 @@ gpu::Status RunHalo(const gpu::LaunchSite& site, const Dweight& dweight, const D
       type == gpu::Element::kF16
           ? LaunchHaloDweight<gpu::Half>(site, dweight, forward, plan, x, g, device.shared_bytes)
           : LaunchHaloDweight<gpu::BFloat>(site, dweight, forward, plan, x, g, device.shared_bytes));
-  return gpu::RunReduce(site, dweight, plan.slices, 1);
+  return RunHaloReduce(site, dweight, forward, plan);
 }
 
 }  // namespace knnconv::hopper

@@ -8,7 +8,8 @@
 //
 // Both operands lie as the copy engine writes them and wgmma reads them, pixels along the depth: a tap moves the
 // address of x and nothing is copied twice. A team of 128 threads holds all of dw for 64 columns in registers while it
-// walks over its tiles; at the end a block's two teams are added up. db is added up by threads.
+// walks over its tiles; at the end a block's two teams are added up, and a second kernel adds up the blocks
+// (halo_dweight_reduce.h). db is added up by threads.
 //
 // What bounds it: x and g once through memory, and products of 64 rows where g has fewer columns.
 #pragma once
@@ -81,42 +82,37 @@ KNNCONV_DEVICE void AddCotangent(const HaloDweightPlan& plan, const char* cotang
   }
 }
 
-// Writes a slice's sums.
-KNNCONV_DEVICE void StoreSums(const gpu::Dweight& dweight, const gpu::TapGemm& forward, const HaloDweightPlan& plan,
-                              int64_t slice, int first_column, int thread, const HaloDweightSums& sums) {
-  const int lane = thread % 32, own_column = first_column + thread / 32 * 16 + lane / 4;
-  float* const out = dweight.partials + slice * dweight.slots * dweight.channels * dweight.columns;
+// Adds the two teams' sums, each one half of them, and writes them as part `part` of the result.
+KNNCONV_DEVICE void StoreSums(const HaloDweightPlan& plan, int team, int thread, float4* scratch, float4* part,
+                              const HaloDweightSums& sums) {
+  constexpr int kUnits = kDweightGroups * kGroupUnits, kHalf = kUnits / 2;
+  const auto unit = [&](int i) {
+    const float* const from = sums[i / kGroupUnits] + i % kGroupUnits * 4;
+    return make_float4(from[0], from[1], from[2], from[3]);
+  };
+  const auto give = [&](int first) {
 #pragma unroll
-  for (int group = 0; group < kDweightGroups; ++group) {
-    const int across = group / plan.pieces;
-    if (across >= forward.window.kernel[1]) break;
+    for (int i = 0; i < kHalf; ++i) scratch[(first + i) * kTeamThreads + thread] = unit(first + i);
+  };
+  const auto take = [&](int first) {
 #pragma unroll
-    for (int j = 0; j < kGroupRows / 8; ++j) {
-      const int tap = j * 8 >> plan.tap_elements_log2, down = group % plan.pieces * plan.taps_of_group + tap;
-      const int channel = j * 8 - (tap << plan.tap_elements_log2);
-      if (down >= forward.window.kernel[0] || channel >= dweight.channels) continue;
-      const int row = (down * forward.window.kernel[1] + across) * dweight.channels + channel + lane % 4 * 2;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = own_column + i / 2 * 8;
-        if (column < dweight.columns) out[int64_t{row + i % 2} * dweight.columns + column] = sums[group][j * 4 + i];
-      }
+    for (int i = 0; i < kHalf; ++i) {
+      if (first + i >= plan.units) break;
+      const float4 other = scratch[(first + i) * kTeamThreads + thread];
+      float4 sum = unit(first + i);
+      sum.x += other.x;
+      sum.y += other.y;
+      sum.z += other.z;
+      sum.w += other.w;
+      if (thread < plan.part_threads) part[(first + i) * plan.part_threads + thread] = sum;
     }
-  }
-}
-
-// Adds the second team's sums to the first's.
-KNNCONV_DEVICE void AddTeams(int team, float* scratch, HaloDweightSums& sums) {
+  };
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kDweightGroups * kGroupRows / 2; ++i) {
-    if (team == 1) scratch[i * kTeamThreads] = sums[i / (kGroupRows / 2)][i % (kGroupRows / 2)];
-  }
+  if (team == 0) give(kHalf);
+  if (team == 1) give(0);
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kDweightGroups * kGroupRows / 2; ++i) {
-    if (team == 0) sums[i / (kGroupRows / 2)][i % (kGroupRows / 2)] += scratch[i * kTeamThreads];
-  }
+  if (team == 0) take(0);
+  if (team == 1) take(kHalf);
 }
 
 // Writes the columns of g that threads have added up, in the threads' order.
@@ -146,7 +142,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
   char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
   const int slice = static_cast<int>(blockIdx.x / plan.column_tiles);
   const int first_column = static_cast<int>(blockIdx.x % plan.column_tiles) * kDweightColumns;
-  const int team = threadIdx.x / kTeamThreads, thread = threadIdx.x % kTeamThreads;
+  const int team = __shfl_sync(kAllLanes, threadIdx.x / kTeamThreads, 0), thread = threadIdx.x % kTeamThreads;
   const int stride = static_cast<int>(plan.slices) * kDweightTeams;
   char* const stages = shared + team * plan.stages * plan.stage_bytes;
   int tile = slice * kDweightTeams + team;
@@ -182,11 +178,12 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
       parity ^= 1;
     }
   }
-  float* const scratch = reinterpret_cast<float*>(shared);
-  AddTeams(team, scratch + thread, sums);
-  if (team == 0) StoreSums(dweight, forward, plan, slice, first_column, thread, sums);
+  LaunchDependents();
+  StoreSums(plan, team, thread, reinterpret_cast<float4*>(shared),
+            reinterpret_cast<float4*>(dweight.partials) + int64_t{blockIdx.x} * plan.units * plan.part_threads, sums);
   if (plan.bias_partials != nullptr) {
-    StoreBias(dweight, plan.bias_partials + int64_t{slice} * dweight.columns, first_column, scratch, bias);
+    StoreBias(dweight, plan.bias_partials + int64_t{slice} * dweight.columns, first_column,
+              reinterpret_cast<float*>(shared), bias);
   }
 }
 

@@ -23,7 +23,7 @@ int32_t Rounded(int64_t bytes) { return static_cast<int32_t>(CeilDiv(bytes, kAli
 bool Suits(const Dweight& dweight, const DenseTaps& taps, int height, int width) {
   constexpr int kMostChannels = 32;
   return dweight.x_type == dweight.g_type && dweight.channels % 8 == 0 && dweight.channels <= kMostChannels &&
-         dweight.columns % 8 == 0 && IsAligned(dweight.x) && IsAligned(dweight.g) &&
+         dweight.columns % 8 == 0 && IsAligned(dweight.x) && IsAligned(dweight.g) && IsAligned(dweight.partials) &&
          dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1 && taps.stride[1] == 1 &&
          taps.out_size[0] % height == 0 && taps.out_size[1] % width == 0;
 }
@@ -72,7 +72,10 @@ bool Plan(const Dweight& dweight, const DenseTaps& taps, const gpu::TapGemm& for
   if (plan->stages < 2) return false;
 
   // Slices fill the device once, as far as there is room, or are as many as keep chains short.
-  const int64_t all_tiles = plan->all_tiles, weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
+  plan->units = forward.window.kernel[1] * plan->pieces * kGroupUnits;
+  plan->part_threads = static_cast<int32_t>(CeilDiv(std::min(dweight.columns, kDweightColumns), 16)) * 32;
+  const int64_t all_tiles = plan->all_tiles;
+  const int64_t weight = int64_t{plan->column_tiles} * plan->units * plan->part_threads * 4;
   const int64_t room = dweight.partial_elements / (weight + (dweight.db != nullptr ? dweight.columns : 0));
   const int64_t least = CeilDiv(all_tiles, kDweightTeams * (gpu::kChainPositions / kDweightPixels));
   const int64_t most =

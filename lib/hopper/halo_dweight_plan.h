@@ -16,6 +16,7 @@ inline constexpr int kDweightTeams = 2;  // warpgroups of a thread block, each w
 inline constexpr int kDweightStages = 4;
 inline constexpr int kDweightGroups = 3;
 inline constexpr int kGroupRows = 96;       // of dw
+inline constexpr int kGroupUnits = kGroupRows / 8;  // of four sums that a thread has of a group
 inline constexpr int kDweightColumns = 64;  // of g
 inline constexpr int kDweightPixels = 128;  // of a tile
 inline constexpr int kDweightBarrierBytes = kDweightTeams * kDweightStages * 8;
@@ -33,7 +34,10 @@ struct HaloDweightPlan : gpu::HaloGeometry {
   int32_t step_pitch, half_pitch, tap_pitch;
   // A stage is a halo and, halo_room bytes behind its start, a tile of g; all at multiples of 1024.
   int32_t halo_room, stage_bytes, copied_bytes, stages, bytes;
-  float* bias_partials;  // [slices, columns], or null; dw's are [slices, V * C, columns]
+  // Partial sums of dw are [slices, column_tiles, units, part_threads, 4], as a team's threads hold them; those of db
+  // [slices, columns], or null.
+  int32_t units, part_threads;
+  float* bias_partials;
 };
 
 // Whether Hopper's halo kernels are to compute `dweight`: where they can if `forced`, else where they are expected to

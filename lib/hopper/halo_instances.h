@@ -6,27 +6,40 @@
 
 namespace knnconv::hopper {
 
-template <typename T, bool kPairs, bool kTransposed>
-gpu::Status LaunchHaloOrder(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
-                            const CUtensorMap& source, int shared_limit) {
+template <typename T, bool kPairs, bool kTransposed, int kGroupSteps>
+gpu::Status LaunchHaloColumns(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
+                            const CUtensorMap& source, const CUtensorMap& weight, int shared_limit) {
   const int64_t blocks = int64_t{plan.classes} * plan.column_tiles * plan.blocks_of_kind;
   const int most = shared_limit - kHaloBarrierBytes;
   if (HaloColumns(gemm) == 32) {
-    using Shape = HaloShape<T, kPairs, kTransposed, 32>;
+    using Shape = HaloShape<T, kPairs, kTransposed, 32, kGroupSteps>;
     return gpu::LaunchSized<HaloKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, most, gemm, plan,
-                                                 source);
+                                                 source, weight);
   }
-  using Shape = HaloShape<T, kPairs, kTransposed, 64>;
+  using Shape = HaloShape<T, kPairs, kTransposed, 64, kGroupSteps>;
   return gpu::LaunchSized<HaloKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, most, gemm, plan,
-                                                 source);
+                                                 source, weight);
+}
+
+template <typename T, bool kTransposed>
+gpu::Status LaunchHaloLines(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
+                            const CUtensorMap& source, const CUtensorMap& weight, int shared_limit) {
+  switch (plan.steps_of_group) {
+    case 1:
+      return LaunchHaloColumns<T, false, kTransposed, 1>(site, gemm, plan, source, weight, shared_limit);
+    case 2:
+      return LaunchHaloColumns<T, false, kTransposed, 2>(site, gemm, plan, source, weight, shared_limit);
+    default:
+      return LaunchHaloColumns<T, false, kTransposed, 4>(site, gemm, plan, source, weight, shared_limit);
+  }
 }
 
 template <typename T>
 gpu::Status LaunchHalo(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
-                       const CUtensorMap& source, int shared_limit) {
-  if (HasPairs(gemm)) return LaunchHaloOrder<T, true, false>(site, gemm, plan, source, shared_limit);
-  return gemm.transposed ? LaunchHaloOrder<T, false, true>(site, gemm, plan, source, shared_limit)
-                         : LaunchHaloOrder<T, false, false>(site, gemm, plan, source, shared_limit);
+                       const CUtensorMap& source, const CUtensorMap& weight, int shared_limit) {
+  if (HasPairs(gemm)) return LaunchHaloColumns<T, true, false, 1>(site, gemm, plan, source, weight, shared_limit);
+  return gemm.transposed ? LaunchHaloLines<T, true>(site, gemm, plan, source, weight, shared_limit)
+                         : LaunchHaloLines<T, false>(site, gemm, plan, source, weight, shared_limit);
 }
 
 }  // namespace knnconv::hopper

@@ -11,6 +11,6 @@ namespace knnconv::hopper {
 // Instantiated in a source of its own for each type of products.
 template <typename T>
 gpu::Status LaunchHalo(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
-                       const CUtensorMap& source, int shared_limit);
+                       const CUtensorMap& source, const CUtensorMap& weight, int shared_limit);
 
 }  // namespace knnconv::hopper

@@ -1,8 +1,9 @@
-// How the copy engine sees images of few channels: a box is a tile's halo, or its pixels.
+// How the copy engine sees images of few channels (a box is a tile's halo, or its pixels) and their weights.
 #pragma once
 
 #include <cstdint>
 
+#include "gpu/tap_gemm.h"
 #include "hopper/tensor_map.h"
 
 namespace knnconv::hopper {
@@ -21,6 +22,22 @@ inline BoxMap ImageMap(gpu::Element type, const void* address, int64_t images, c
     bytes *= map.size[1 + i];
   }
   map.stride[2] = bytes;
+  return map;
+}
+
+// Boxes of one slot's weights [slots, depth, columns]: `depth` lines of `columns`; transposed, [slots, columns, depth]:
+// `columns` lines of `depth`.
+inline BoxMap SlotMap(const gpu::TapGemm& gemm, int depth, int columns) {
+  const int inner = gemm.transposed ? depth : columns, outer = gemm.transposed ? columns : depth;
+  BoxMap map{gemm.compute_type, gemm.weight, 3, {}, {}, {}, inner * 2};
+  map.size[0] = static_cast<uint64_t>(gemm.transposed ? gemm.depth : gemm.columns);
+  map.size[1] = static_cast<uint64_t>(gemm.transposed ? gemm.columns : gemm.depth);
+  map.size[2] = static_cast<uint64_t>(gemm.slots);
+  map.stride[0] = 2 * map.size[0];
+  map.stride[1] = map.stride[0] * map.size[1];
+  map.box[0] = static_cast<uint32_t>(inner);
+  map.box[1] = static_cast<uint32_t>(outer);
+  map.box[2] = 1;
   return map;
 }
 

@@ -42,7 +42,7 @@ int BlocksAcross(const TapGemm& gemm) {
 void LayOutLines(const TapGemm& gemm, HaloPlan* plan) {
   plan->pixel_bytes = LineBytes(gemm.depth);
   plan->halo_line = plan->halo[1] * plan->pixel_bytes;
-  plan->steps_of_group = static_cast<int32_t>(CeilDiv(gemm.depth, kHaloDepth));
+  plan->steps_of_group = plan->pixel_bytes / (kHaloDepth * 2);
   plan->steps = plan->taps * plan->steps_of_group;
   plan->copied_bytes = plan->halo[0] * plan->halo_line;
 }
@@ -92,8 +92,7 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
   const int64_t weight_bytes = int64_t{plan->steps} * columns * kHaloDepth * 2;
   const int64_t halo_bytes = pairs ? 2 * plan->halo[0] * plan->halo_line : 0;
   plan->stage_bytes = Rounded(plan->copied_bytes, 1024);
-  const int64_t rest = weight_bytes + kHaloTeams * halo_bytes + Rounded(columns * 4, 16) +
-                       Rounded((plan->steps + 1) * 4, 16);
+  const int64_t rest = weight_bytes + kHaloTeams * halo_bytes + Rounded(columns * 4, 16);
   constexpr int kAlignment = 1024;
   for (plan->stages = pairs ? 1 : kHaloStages; plan->stages > 0; --plan->stages) {
     const int64_t bytes = kAlignment + kHaloTeams * plan->stages * int64_t{plan->stage_bytes} + rest;
@@ -103,8 +102,7 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
   plan->weight_at = kHaloTeams * plan->stages * plan->stage_bytes;
   plan->halo_at = plan->weight_at + static_cast<int32_t>(weight_bytes);
   plan->bias_at = plan->halo_at + static_cast<int32_t>(kHaloTeams * halo_bytes);
-  plan->steps_at = plan->bias_at + Rounded(columns * 4, 16);
-  plan->bytes = kAlignment + plan->steps_at + Rounded((plan->steps + 1) * 4, 16);  // the main loop reads a step ahead
+  plan->bytes = kAlignment + plan->bias_at + Rounded(columns * 4, 16);
 
   // A block keeps its weights for all its tiles: blocks of all kinds together fill the device once.
   const int64_t share = std::max<int64_t>(1, multiprocessors / kinds);

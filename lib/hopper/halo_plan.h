@@ -25,7 +25,8 @@ inline constexpr int kHaloStages = 2;
 inline constexpr int kTeamThreads = 128;
 inline constexpr int kHaloBlocks = 2;  // of a tile
 inline constexpr int kHaloDepth = 16;  // of a product
-inline constexpr int kHaloBarrierBytes = kHaloTeams * kHaloStages * 8;  // of shared memory besides a plan's
+inline constexpr int kWeightParts = 4;  // that arrive one by one: lines of taps, the last with all that are left
+inline constexpr int kHaloBarrierBytes = (kHaloTeams * kHaloStages + kWeightParts) * 8;  // of shared memory besides a plan's
 
 // Columns of a tile: 32 or 64.
 inline int HaloColumns(const gpu::TapGemm& gemm) { return gemm.columns <= 32 ? 32 : 64; }
@@ -49,7 +50,7 @@ struct HaloPlan : gpu::HaloGeometry {
   gpu::Divisor by_group_depth;  // steps_of_group * 16
   // Places in shared memory, from an address that is a multiple of 1024 on. A stage is what copies write: a halo of
   // lines, or lines as they lie in memory.
-  int32_t steps_at, bias_at, weight_at, halo_at, stage_bytes, copied_bytes, stages, bytes;
+  int32_t bias_at, weight_at, halo_at, stage_bytes, copied_bytes, stages, bytes;
 };
 
 // Whether Hopper's halo kernels are to compute `gemm`: where they can if `forced`, else where they are expected to be

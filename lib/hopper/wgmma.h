@@ -46,6 +46,11 @@ KNNCONV_DEVICE uint64_t DescribeLines(const void* tile, int swizzle, int group_b
          layout << 62;
 }
 
+// Moves a description by `units` of 16 bytes; what is added must stay within its lower half.
+KNNCONV_DEVICE uint64_t Advance(uint64_t description, uint32_t units) {
+  return (description & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(description) + units);
+}
+
 // Before the first product, and when registers of the sums were written since the last one.
 KNNCONV_DEVICE void FenceProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 

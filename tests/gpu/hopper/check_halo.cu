@@ -206,7 +206,11 @@ double Milliseconds(std::vector<Problem>& copies, Pass pass, cudaStream_t stream
   return GraphMilliseconds(stream, 24, [&](int i) { Run(copies[i % copies.size()], pass, false, stream); });
 }
 
+std::string wanted;  // part of the names to time
+bool once = false;
+
 void Time(const std::string& name, const Window& w, Element x_type) {
+  if (name.find(wanted) == std::string::npos) return;
   constexpr double kBytesOfMillisecond = 4.3e9;  // that the card copies
   const Element type = Element::kBF16;
   cudaStream_t stream;
@@ -216,7 +220,7 @@ void Time(const std::string& name, const Window& w, Element x_type) {
   const double bytes = static_cast<double>(w.x_size() * ElementBytes(x_type) + w.y_size() * 2);
   std::printf("%-24s floor %.4f", name.c_str(), bytes / kBytesOfMillisecond);
   for (Pass pass : {Pass::kForward, Pass::kDinput, Pass::kDweight}) {
-    if (!Run(copies[0], pass, false, stream)) continue;
+    if (!Run(copies[0], pass, false, stream) || once) continue;
     const bool chosen = Run(copies[0], pass, true, stream);
     std::printf("  %s %.4f%s", kNames[static_cast<int>(pass)], Milliseconds(copies, pass, stream),
                 chosen ? "" : " (not chosen)");
@@ -230,7 +234,9 @@ void Time(const std::string& name, const Window& w, Element x_type) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
-  const int failures = what == "times" ? 0 : CheckValues(argc > 2 ? std::atoi(argv[2]) : 200);
+  once = what == "once";
+  if (argc > 2 && (once || what == "times")) wanted = argv[2];
+  const int failures = once || what == "times" ? 0 : CheckValues(argc > 2 ? std::atoi(argv[2]) : 200);
   if (what == "values") return failures != 0;
   Time("256x32x32 32->32", Square(256, 32, 32, 32, 3, 1, 1), Element::kBF16);
   Time("256x32x32 16->16", Square(256, 32, 16, 16, 3, 1, 1), Element::kBF16);

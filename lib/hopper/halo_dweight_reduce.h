@@ -1,0 +1,14 @@
+// The second kernel of a weight gradient of few channels on Hopper: adds up blocks' partial sums in slice order.
+#pragma once
+
+#include "gpu/dweight.h"
+#include "gpu/launch.h"
+#include "gpu/tap_gemm.h"
+#include "hopper/halo_dweight_plan.h"
+
+namespace knnconv::hopper {
+
+gpu::Status RunHaloReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const gpu::TapGemm& forward,
+                          const HaloDweightPlan& plan);
+
+}  // namespace knnconv::hopper
