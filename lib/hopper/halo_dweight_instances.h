@@ -3,6 +3,7 @@
 
 #include "hopper/halo_dweight_kernel.h"
 #include "hopper/halo_dweight_launch.h"
+#include "hopper/halo_patch_kernel.h"
 
 namespace knnconv::hopper {
 
@@ -11,6 +12,15 @@ gpu::Status LaunchHaloDweight(const gpu::LaunchSite& site, const gpu::Dweight& d
                               const HaloDweightPlan& plan, const CUtensorMap& x, const CUtensorMap& g,
                               int shared_limit) {
   const int64_t blocks = int64_t{plan.column_tiles} * plan.slices;
+  if (HasPatches(dweight)) {
+    const int most = shared_limit / 2;
+    if (dweight.x_type == gpu::Element::kF32) {
+      return gpu::LaunchSized<HaloPatchKernel<T, float>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes, most,
+                                                         dweight, forward, plan, g);
+    }
+    return gpu::LaunchSized<HaloPatchKernel<T, T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes, most,
+                                                   dweight, forward, plan, g);
+  }
   return gpu::LaunchSized<HaloDweightKernel<T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes,
                                                 shared_limit - kDweightBarrierBytes, dweight, forward, plan, x, g);
 }

@@ -19,12 +19,13 @@
 #include "gpu/halo_block.h"
 #include "gpu/launch.h"
 #include "hopper/halo_dweight_plan.h"
+#include "hopper/halo_dweight_sums.h"
 #include "hopper/ptx.h"
 #include "hopper/wgmma.h"
 
 namespace knnconv::hopper {
 
-using HaloDweightSums = float[kDweightGroups][kGroupRows / 2];
+using HaloDweightSums = DweightSums<kDweightGroups, kGroupRows>;
 
 // Loads a tile's halo and its pixels of g to a stage. By one thread.
 KNNCONV_DEVICE void LoadStage(const HaloDweightPlan& plan, const CUtensorMap& x, const CUtensorMap& g,
@@ -51,7 +52,7 @@ KNNCONV_DEVICE void StartProducts(const gpu::TapGemm& forward, const HaloDweight
     b[group] = DescribeLines(stage + at, plan.pixel_bytes, plan.half_pitch, plan.tap_pitch);
   }
 #pragma unroll 1
-  for (int step = 0; step < plan.steps; ++step) {
+  for (int step = 0; step < kDweightSteps; ++step) {
     FenceProducts();
 #pragma unroll
     for (int group = 0; group < kDweightGroups; ++group) {
@@ -61,74 +62,6 @@ KNNCONV_DEVICE void StartProducts(const gpu::TapGemm& forward, const HaloDweight
     a += 16 * plan.cotangent_bytes / 16;
     CommitProducts();
   }
-}
-
-// Adds the thread's share of a tile of g: 8 columns, every so manyth pixel.
-template <typename T>
-KNNCONV_DEVICE void AddCotangent(const HaloDweightPlan& plan, const char* cotangent, int thread,
-                                 float (&bias)[gpu::kHaloChunk]) {
-  constexpr int kChunks = kDweightColumns / gpu::kHaloChunk;
-  const int chunk = thread % kChunks, mask = plan.cotangent_bytes / 16 - 1;
-  if (chunk > mask) return;
-#pragma unroll 2
-  for (int pixel = thread / kChunks; pixel < kDweightPixels; pixel += kTeamThreads / kChunks) {
-    const int at = pixel * plan.cotangent_bytes + chunk * 16;
-    union {
-      uint4 bits;
-      T value[gpu::kHaloChunk];
-    } line{*reinterpret_cast<const uint4*>(cotangent + (at ^ (at >> 7 & mask) << 4))};  // swizzled
-#pragma unroll
-    for (int e = 0; e < gpu::kHaloChunk; ++e) bias[e] += gpu::ToFloat(line.value[e]);
-  }
-}
-
-// Adds the two teams' sums, each one half of them, and writes them as part `part` of the result.
-KNNCONV_DEVICE void StoreSums(const HaloDweightPlan& plan, int team, int thread, float4* scratch, float4* part,
-                              const HaloDweightSums& sums) {
-  constexpr int kUnits = kDweightGroups * kGroupUnits, kHalf = kUnits / 2;
-  const auto unit = [&](int i) {
-    const float* const from = sums[i / kGroupUnits] + i % kGroupUnits * 4;
-    return make_float4(from[0], from[1], from[2], from[3]);
-  };
-  const auto give = [&](int first) {
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) scratch[(first + i) * kTeamThreads + thread] = unit(first + i);
-  };
-  const auto take = [&](int first) {
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      if (first + i >= plan.units) break;
-      const float4 other = scratch[(first + i) * kTeamThreads + thread];
-      float4 sum = unit(first + i);
-      sum.x += other.x;
-      sum.y += other.y;
-      sum.z += other.z;
-      sum.w += other.w;
-      if (thread < plan.part_threads) part[(first + i) * plan.part_threads + thread] = sum;
-    }
-  };
-  __syncthreads();
-  if (team == 0) give(kHalf);
-  if (team == 1) give(0);
-  __syncthreads();
-  if (team == 0) take(0);
-  if (team == 1) take(kHalf);
-}
-
-// Writes the columns of g that threads have added up, in the threads' order.
-KNNCONV_DEVICE void StoreBias(const gpu::Dweight& dweight, float* out, int first_column, float* scratch,
-                              const float (&bias)[gpu::kHaloChunk]) {
-  constexpr int kChunks = kDweightColumns / gpu::kHaloChunk, kShares = kDweightTeams * kTeamThreads / kChunks;
-  float* const line = scratch + threadIdx.x / kChunks * kDweightColumns + threadIdx.x % kChunks * gpu::kHaloChunk;
-  __syncthreads();
-#pragma unroll
-  for (int e = 0; e < gpu::kHaloChunk; ++e) line[e] = bias[e];
-  __syncthreads();
-  const int column = first_column + static_cast<int>(threadIdx.x);
-  if (threadIdx.x >= kDweightColumns || column >= dweight.columns) return;
-  float sum = 0.0f;
-  for (int share = 0; share < kShares; ++share) sum += scratch[share * kDweightColumns + threadIdx.x];
-  out[column] = sum;
 }
 
 template <typename T>
@@ -179,7 +112,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     }
   }
   LaunchDependents();
-  StoreSums(plan, team, thread, reinterpret_cast<float4*>(shared),
+  StoreSums<kDweightGroups, kGroupRows>(plan, team, thread, reinterpret_cast<float4*>(shared),
             reinterpret_cast<float4*>(dweight.partials) + int64_t{blockIdx.x} * plan.units * plan.part_threads, sums);
   if (plan.bias_partials != nullptr) {
     StoreBias(dweight, plan.bias_partials + int64_t{slice} * dweight.columns, first_column,

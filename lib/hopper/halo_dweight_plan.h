@@ -3,6 +3,9 @@
 // A product has 64 columns of g as its rows and 96 rows of dw as its columns: the channels (16 or 32 as they are
 // stored) of one tap, then of the tap below and so on, whose lines of the halo lie equally far apart. That is a group;
 // a team has three in its registers.
+//
+// Up to 4 channels are gathered: threads write each pixel's patch, its taps one behind the other with 4 channels each, as
+// a line of 64 elements. A product has these as its columns, and there is one group.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +18,22 @@ namespace knnconv::hopper {
 inline constexpr int kDweightTeams = 2;  // warpgroups of a thread block, each with tiles of its own
 inline constexpr int kDweightStages = 4;
 inline constexpr int kDweightGroups = 3;
-inline constexpr int kGroupRows = 96;       // of dw
-inline constexpr int kGroupUnits = kGroupRows / 8;  // of four sums that a thread has of a group
-inline constexpr int kDweightColumns = 64;  // of g
 inline constexpr int kDweightPixels = 128;  // of a tile
+inline constexpr int kGroupRows = 96;       // of dw
+inline constexpr int kPatchRows = kPatchBytes / 2;  // of dw, where patches are gathered
+inline constexpr int kDweightColumns = 64;  // of g
+inline constexpr int kDweightSteps = kDweightPixels / 16;
 inline constexpr int kDweightBarrierBytes = kDweightTeams * kDweightStages * 8;
+
+inline bool HasPatches(const gpu::Dweight& dweight) { return dweight.channels <= gpu::kMostQuadChannels; }
 
 struct HaloDweightPlan : gpu::HaloGeometry {
   uint32_t column_tiles, slices;  // a thread block for each pair
   int32_t origin[2];              // of a tile's halo, from its own place; [0] is vertical
   int32_t pixel_bytes, halo_line;
   int32_t cotangent_bytes;        // of a pixel of g's tile
-  int32_t tap_elements_log2;      // of a tap as it is stored: 4 or 5
+  int32_t tap_elements_log2;      // of a tap as it is stored: 2, 4 or 5
   int32_t taps_of_group, pieces;  // groups of a column of taps
-  int32_t steps;                  // of a tile, 16 pixels each
   // Bytes in the halo from a step's pixels to the next step's, from its first 8 to its second, from a tap to the one
   // below.
   int32_t step_pitch, half_pitch, tap_pitch;
@@ -37,6 +42,7 @@ struct HaloDweightPlan : gpu::HaloGeometry {
   // Partial sums of dw are [slices, column_tiles, units, part_threads, 4], as a team's threads hold them; those of db
   // [slices, columns], or null.
   int32_t units, part_threads;
+  int32_t group_units, taps_down, taps_across;  // of a group; of dw, all below each other where patches are gathered
   float* bias_partials;
 };
 

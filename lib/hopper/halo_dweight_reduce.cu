@@ -42,8 +42,8 @@ KNNCONV_DEVICE Value AddSlices(const Value* from, int64_t pitch, int slices, boo
 }
 
 // A block has 32 threads' sums of one unit: of two rows of dw, two columns each.
-KNNCONV_DEVICE void ReduceWeight(const gpu::Dweight& dweight, const gpu::TapGemm& forward, const HaloDweightPlan& plan,
-                                 int block, float4* shared) {
+KNNCONV_DEVICE void ReduceWeight(const gpu::Dweight& dweight, const HaloDweightPlan& plan, int block,
+                                 float4* shared) {
   const int warps = plan.part_threads / 32, unit = block / warps % plan.units, tile = block / warps / plan.units;
   const int lane = threadIdx.x % 32, thread = block % warps * 32 + lane;
   const int64_t pitch = int64_t{plan.units} * plan.part_threads;
@@ -51,17 +51,18 @@ KNNCONV_DEVICE void ReduceWeight(const gpu::Dweight& dweight, const gpu::TapGemm
                              unit * plan.part_threads + thread;
   const float4 sum = AddSlices(from, pitch * plan.column_tiles, plan.slices, true, shared);
   if (threadIdx.x >= 32) return;
-  const int group = unit / kGroupUnits, j = unit % kGroupUnits, across = group / plan.pieces;
-  const int tap = j * 8 >> plan.tap_elements_log2, down = group % plan.pieces * plan.taps_of_group + tap;
-  const int channel = j * 8 - (tap << plan.tap_elements_log2);
-  if (down >= forward.window.kernel[0] || channel >= dweight.channels) return;
-  const int row = (down * forward.window.kernel[1] + across) * dweight.channels + channel + lane % 4 * 2;
+  const int group = unit / plan.group_units, across = group / plan.pieces;
+  const int in_group = unit % plan.group_units * 8 + lane % 4 * 2, tap = in_group >> plan.tap_elements_log2;
+  const int down = group % plan.pieces * plan.taps_of_group + tap;
+  const int channel = in_group - (tap << plan.tap_elements_log2);
+  if (down >= plan.taps_down) return;
+  const int row = (down * plan.taps_across + across) * dweight.channels + channel;
   const int column = tile * kDweightColumns + thread / 32 * 16 + lane / 4;
   const float value[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int64_t at = int64_t{row + i % 2} * dweight.columns + column + i / 2 * 8;
-    if (column + i / 2 * 8 < dweight.columns) gpu::StoreElement(dweight.dw, dweight.dw_type, at, value[i]);
+    if (column + i / 2 * 8 < dweight.columns && channel + i % 2 < dweight.channels) gpu::StoreElement(dweight.dw, dweight.dw_type, at, value[i]);
   }
 }
 
@@ -74,12 +75,12 @@ KNNCONV_DEVICE void ReduceBias(const gpu::Dweight& dweight, const HaloDweightPla
 }
 
 __global__ void __launch_bounds__(kWarps * 32)
-    ReduceKernel(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ gpu::TapGemm forward,
-                 const __grid_constant__ HaloDweightPlan plan, int weight_blocks) {
+    ReduceKernel(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ HaloDweightPlan plan,
+                 int weight_blocks) {
   __shared__ float4 shared[kWarps * 32];
   const int block = static_cast<int>(blockIdx.x);
   if (block < weight_blocks) {
-    ReduceWeight(dweight, forward, plan, block, shared);
+    ReduceWeight(dweight, plan, block, shared);
   } else {
     ReduceBias(dweight, plan, block - weight_blocks, reinterpret_cast<float*>(shared));
   }
@@ -87,10 +88,9 @@ __global__ void __launch_bounds__(kWarps * 32)
 
 }  // namespace
 
-gpu::Status RunHaloReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const gpu::TapGemm& forward,
-                          const HaloDweightPlan& plan) {
+gpu::Status RunHaloReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const HaloDweightPlan& plan) {
   KNNCONV_GPU_RETURN_IF_ERROR(
-      (gpu::Launch<ReduceKernel, 0>(site, 0, kWarps * 32, dweight, forward, plan, /*weight_blocks=*/0)));
+      (gpu::Launch<ReduceKernel, 0>(site, 0, kWarps * 32, dweight, plan, /*weight_blocks=*/0)));
   if (site.prepare) return {};
   const int weight_blocks = static_cast<int>(plan.column_tiles) * plan.units * (plan.part_threads / 32);
   const int bias_blocks = dweight.db == nullptr ? 0 : static_cast<int>(gpu::CeilDiv(dweight.columns, kBiasColumns));
@@ -104,7 +104,7 @@ gpu::Status RunHaloReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweig
   config.stream = site.stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, ReduceKernel, dweight, forward, plan, weight_blocks));
+  KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, ReduceKernel, dweight, plan, weight_blocks));
   return {};
 }
 

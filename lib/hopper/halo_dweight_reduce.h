@@ -3,12 +3,10 @@
 
 #include "gpu/dweight.h"
 #include "gpu/launch.h"
-#include "gpu/tap_gemm.h"
 #include "hopper/halo_dweight_plan.h"
 
 namespace knnconv::hopper {
 
-gpu::Status RunHaloReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const gpu::TapGemm& forward,
-                          const HaloDweightPlan& plan);
+gpu::Status RunHaloReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const HaloDweightPlan& plan);
 
 }  // namespace knnconv::hopper

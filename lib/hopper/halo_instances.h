@@ -3,6 +3,7 @@
 
 #include "hopper/halo_kernel.h"
 #include "hopper/halo_launch.h"
+#include "hopper/halo_patch_forward.h"
 
 namespace knnconv::hopper {
 
@@ -34,9 +35,26 @@ gpu::Status LaunchHaloLines(const gpu::LaunchSite& site, const gpu::TapGemm& gem
   }
 }
 
+template <typename T, int kColumns>
+gpu::Status LaunchHaloPatches(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
+                              int shared_limit) {
+  using Shape = HaloShape<T, true, false, kColumns, 1>;
+  const int64_t blocks = int64_t{plan.column_tiles} * plan.blocks_of_kind;
+  if (gemm.source_type == gpu::Element::kF32) {
+    return gpu::LaunchSized<HaloPatchForward<Shape, float>>(site, blocks, Shape::kThreads, plan.bytes, shared_limit,
+                                                            gemm, plan);
+  }
+  return gpu::LaunchSized<HaloPatchForward<Shape, T>>(site, blocks, Shape::kThreads, plan.bytes, shared_limit, gemm,
+                                                      plan);
+}
+
 template <typename T>
 gpu::Status LaunchHalo(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
                        const CUtensorMap& source, const CUtensorMap& weight, int shared_limit) {
+  if (plan.patches) {
+    return HaloColumns(gemm) == 32 ? LaunchHaloPatches<T, 32>(site, gemm, plan, shared_limit)
+                                   : LaunchHaloPatches<T, 64>(site, gemm, plan, shared_limit);
+  }
   if (HasPairs(gemm)) return LaunchHaloColumns<T, true, false, 1>(site, gemm, plan, source, weight, shared_limit);
   return gemm.transposed ? LaunchHaloLines<T, true>(site, gemm, plan, source, weight, shared_limit)
                          : LaunchHaloLines<T, false>(site, gemm, plan, source, weight, shared_limit);

@@ -164,8 +164,8 @@ KNNCONV_DEVICE void StorePairs(Out* out, const float (&value)[8], int quarter, i
 
 // out = round(sums + bias). A warp has lines 2 * warp and the next of each block, a quad of lanes one pixel of each.
 template <typename Shape, typename Out>
-KNNCONV_DEVICE void StoreTile(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, int tile_number,
-                              int thread, const float* bias, const HaloSums<Shape>& sums) {
+KNNCONV_DEVICE void StoreTileAs(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block,
+                                int tile_number, int thread, const float* bias, const HaloSums<Shape>& sums) {
   const PixelClass& pixels = block.pixels;
   const gpu::HaloTile tile = gpu::FindTile(plan, tile_number);
   const int lane = thread % 32, first_line = tile.i + thread / 32 * 2, first_pixel = tile.j + lane / 4;
@@ -191,6 +191,18 @@ KNNCONV_DEVICE void StoreTile(const gpu::TapGemm& gemm, const HaloPlan& plan, co
         StorePairs(out + first, value, quarter, gemm.columns - block.first_column - first, exists);
       }
     }
+  }
+}
+
+template <typename Shape>
+KNNCONV_DEVICE void StoreTile(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, int tile_number,
+                              int thread, const float* bias, const HaloSums<Shape>& sums) {
+  if (gemm.out_type == gpu::Element::kF32) {
+    StoreTileAs<Shape, float>(gemm, plan, block, tile_number, thread, bias, sums);
+  } else if (gemm.out_type == gpu::Element::kF16) {
+    StoreTileAs<Shape, gpu::Half>(gemm, plan, block, tile_number, thread, bias, sums);
+  } else {
+    StoreTileAs<Shape, gpu::BFloat>(gemm, plan, block, tile_number, thread, bias, sums);
   }
 }
 
@@ -224,7 +236,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   };
   char* const weight = shared + plan.weight_at;
   if constexpr (Shape::kPairs) {
-    StagePairWeights<Shape>(gemm, plan, block, weight, [&] { load(tile, 0); });
+    StagePairWeights<Shape>(gemm, plan, block, gemm.window.kernel[1], weight, [&] { load(tile, 0); });
     FenceAsyncProxy();
   } else if (threadIdx.x == 0) {
     const int parts = min(block.lines, kWeightParts);
@@ -323,13 +335,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #ifdef DN_NOSTORE
     if (gemm.batch > 0) { if (sums[0][0] == 123456.f) reinterpret_cast<float*>(shared)[0] = 1; continue; }
 #endif
-    if (gemm.out_type == gpu::Element::kF32) {
-      StoreTile<Shape, float>(gemm, plan, block, tile, thread, bias, sums);
-    } else if (gemm.out_type == gpu::Element::kF16) {
-      StoreTile<Shape, gpu::Half>(gemm, plan, block, tile, thread, bias, sums);
-    } else {
-      StoreTile<Shape, gpu::BFloat>(gemm, plan, block, tile, thread, bias, sums);
-    }
+    StoreTile<Shape>(gemm, plan, block, tile, thread, bias, sums);
   }
 }
 

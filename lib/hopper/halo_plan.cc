@@ -15,12 +15,15 @@ constexpr int kMostBox = 256;  // elements of a dimension of a box
 
 int32_t Rounded(int64_t bytes, int64_t unit) { return static_cast<int32_t>(CeilDiv(bytes, unit) * unit); }
 
+bool TakesPatches(const TapGemm& gemm) { return HasPairs(gemm) && !gemm.transposed && gemm.slots <= kPatchTaps; }
+
 // What the copy engine and 16-byte accesses demand.
 bool Suits(const TapGemm& gemm) {
   const gpu::WindowTaps& window = gemm.window;
   if (gemm.kind != gpu::Taps::kWindow || gemm.groups.count() != 1 || gemm.source_rows == 0) return false;
   if (gemm.columns % 8 != 0 || !IsAligned(gemm.out)) return false;
   if (HasPairs(gemm)) {
+    if (TakesPatches(gemm)) return true;
     // Two taps make a core's 8 in depth, two of these a step.
     const bool whole_steps = window.kernel[1] % 4 == 0 || window.kernel[1] % 4 == 3;
     return !gemm.transposed && gemm.depth > 0 && window.stride[1] == 2 && window.dilation[1] == 1 && whole_steps;
@@ -61,6 +64,13 @@ void LayOutPairs(const TapGemm& gemm, HaloPlan* plan) {
   plan->copied_bytes = plan->raw_bytes;
 }
 
+void LayOutPatches(const TapGemm& gemm, HaloPlan* plan) {
+  plan->patches = true;
+  plan->steps_of_group = static_cast<int32_t>(CeilDiv(gemm.slots * gpu::kMostQuadChannels, kHaloDepth));
+  plan->steps = plan->steps_of_group;
+  plan->copied_bytes = kTilePatchBytes;
+}
+
 // False where the problem does not suit these kernels, or not fit into a block's `shared_limit` bytes.
 bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* plan) {
   *plan = {};
@@ -78,7 +88,10 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
   const int64_t column_tiles = CeilDiv(gemm.columns, columns), kinds = plan->classes * column_tiles;
   if (kinds > INT32_MAX || gemm.nodes * gemm.columns > INT32_MAX) return false;
   plan->column_tiles = static_cast<uint32_t>(column_tiles);
-  if (pairs) {
+  const bool patches = TakesPatches(gemm);
+  if (patches) {
+    LayOutPatches(gemm, plan);
+  } else if (pairs) {
     LayOutPairs(gemm, plan);
   } else if (std::max(plan->halo[0], plan->halo[1]) > kMostBox) {
     return false;
@@ -90,7 +103,7 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
 
   // Stages, at multiples of 1024, first: each team has as many as there is room for, or one and two halos of pairs.
   const int64_t weight_bytes = int64_t{plan->steps} * columns * kHaloDepth * 2;
-  const int64_t halo_bytes = pairs ? 2 * plan->halo[0] * plan->halo_line : 0;
+  const int64_t halo_bytes = pairs && !patches ? 2 * plan->halo[0] * plan->halo_line : 0;
   plan->stage_bytes = Rounded(plan->copied_bytes, 1024);
   const int64_t rest = weight_bytes + kHaloTeams * halo_bytes + Rounded(columns * 4, 16);
   constexpr int kAlignment = 1024;

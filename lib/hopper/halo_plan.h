@@ -28,6 +28,11 @@ inline constexpr int kHaloDepth = 16;  // of a product
 inline constexpr int kWeightParts = 4;  // that arrive one by one: lines of taps, the last with all that are left
 inline constexpr int kHaloBarrierBytes = (kHaloTeams * kHaloStages + kWeightParts) * 8;  // of shared memory besides a plan's
 
+// Of up to 4 channels, threads may gather patches instead (halo_patch.h).
+inline constexpr int kPatchTaps = 16;
+inline constexpr int kPatchBytes = kPatchTaps * gpu::kMostQuadChannels * 2;
+inline constexpr int kTilePatchBytes = kHaloBlocks * kBlockSide * kBlockSide * kPatchBytes;
+
 // Columns of a tile: 32 or 64.
 inline int HaloColumns(const gpu::TapGemm& gemm) { return gemm.columns <= 32 ? 32 : 64; }
 
@@ -38,6 +43,7 @@ inline bool HasPairs(const gpu::TapGemm& gemm) { return gemm.depth <= gpu::kMost
 
 struct HaloPlan : gpu::HaloGeometry {
   PixelClasses classes_of_pixels;
+  bool patches;  // are gathered
   uint32_t column_tiles, blocks_of_kind;  // thread blocks; a kind: group, class, column tile
   int32_t blocks_across;                  // of pixels in a tile
   int32_t pixel_bytes;                    // of a line's pixel; with pairs, from a tile's pixel to the next

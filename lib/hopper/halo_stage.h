@@ -99,17 +99,16 @@ KNNCONV_DEVICE void LoadWeightLine(const gpu::TapGemm& gemm, const HaloBlock& bl
 
 // Weights of pairs as wgmma's B: a core's lines are columns, of two taps with 4 channels each.
 template <typename Shape, typename Meanwhile>
-KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to,
-                                     const Meanwhile& meanwhile) {
+KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block,
+                                     int line_taps, char* to, const Meanwhile& meanwhile) {
   using T = typename Shape::T;
   const T* const weight = static_cast<const T*>(gemm.weight);
-  const int line_taps = plan.steps_of_group * 4;
-  // Unit i: a column's channels of one tap; the kernel's lines are filled up to whole steps.
+  // Unit i: a column's channels of one tap; lines of taps are filled up to whole steps.
   const auto load = [&](int i) {
     const int tap = i / Shape::kColumns, column = block.first_column + i % Shape::kColumns;
-    const int line = tap / line_taps, across = tap - line * line_taps;
-    const bool exists = across < gemm.window.kernel[1] && column < gemm.columns;
-    const int64_t slot = int64_t{line} * gemm.window.kernel[1] + across;
+    const int line = tap / (plan.steps_of_group * 4), across = tap - line * plan.steps_of_group * 4;
+    const bool exists = across < line_taps && column < gemm.columns;
+    const int64_t slot = int64_t{line} * line_taps + across;
     const int64_t at = exists ? slot * gemm.depth * gemm.columns + column : 0;
     return gpu::ReadElements<T, gpu::kMostQuadChannels>(weight + at, exists ? gemm.depth : 0, gemm.columns);
   };
@@ -118,7 +117,7 @@ KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& p
     char* const line = to + tap / 4 * Shape::kStepBytes + CoreLine<Shape>(tap / 2 % 2, position / 8, position % 8);
     *reinterpret_cast<uint2*>(line + tap % 2 * 8) = make_uint2(bits.x, bits.y);
   };
-  CopyWeights<4>(block.lines * block.columns * 4 * Shape::kColumns, Shape::kThreads, load, store, meanwhile);
+  CopyWeights<4>(plan.steps * 4 * Shape::kColumns, Shape::kThreads, load, store, meanwhile);
 }
 
 // Puts the thread's share of raw lines in place as pairs, and as singles if there are. The last pair's second pixel may
