@@ -3,7 +3,7 @@
 
 #include "hopper/halo_dweight_kernel.h"
 #include "hopper/halo_dweight_launch.h"
-#include "hopper/halo_patch_kernel.h"
+#include "hopper/halo_patch_dweight.h"
 
 namespace knnconv::hopper {
 
@@ -15,10 +15,10 @@ gpu::Status LaunchHaloDweight(const gpu::LaunchSite& site, const gpu::Dweight& d
   if (HasPatches(dweight)) {
     const int most = shared_limit / 2;
     if (dweight.x_type == gpu::Element::kF32) {
-      return gpu::LaunchSized<HaloPatchKernel<T, float>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes, most,
+      return gpu::LaunchSized<HaloPatchDweight<T, float>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes, most,
                                                          dweight, forward, plan, g);
     }
-    return gpu::LaunchSized<HaloPatchKernel<T, T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes, most,
+    return gpu::LaunchSized<HaloPatchDweight<T, T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes, most,
                                                    dweight, forward, plan, g);
   }
   return gpu::LaunchSized<HaloDweightKernel<T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes,

@@ -13,8 +13,10 @@
 
 #include <cstdint>
 
-#include "hopper/halo_kernel.h"
+#include "gpu/launch.h"
 #include "hopper/halo_patch.h"
+#include "hopper/halo_products.h"
+#include "hopper/halo_store.h"
 
 namespace knnconv::hopper {
 
@@ -70,7 +72,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
     for (auto& block_sums : sums) PinSums(block_sums);
     SyncThreads(1 + team, kTeamThreads);
-    StoreTile<Shape>(gemm, plan, block, tile, thread, bias, sums);
+    StoreDealt<Shape>(gemm, plan, block, tile, thread, bias, sums);
   }
 }
 

@@ -12,6 +12,7 @@ namespace knnconv::hopper {
 // A thread block's place. The same in all threads.
 struct HaloBlock {
   const PixelClass& pixels;
+  uint32_t pixel_class;
   int first_column, part;  // of the kind's blocks
   // Steps of the main loop: `lines` times `columns` taps (with pairs, steps), the first of which reads `first_at` bytes
   // from a pixel's own place. From one to the next below or beside it, in units of a description's address.
@@ -24,13 +25,14 @@ KNNCONV_DEVICE HaloBlock OpenHalo(const gpu::TapGemm& gemm, const HaloPlan& plan
   const uint32_t kind = blockIdx.x / plan.blocks_of_kind;
   const int part = static_cast<int>(blockIdx.x - kind * plan.blocks_of_kind);
   const int first_column = static_cast<int>(kind % plan.column_tiles) * Shape::kColumns;
-  const PixelClass& pixels = plan.classes_of_pixels.of[kind / plan.column_tiles];
+  const uint32_t pixel_class = kind / plan.column_tiles;
+  const PixelClass& pixels = plan.classes_of_pixels.of[pixel_class];
   const PixelLine &down = pixels.line[0], &across = pixels.line[1];
   const int line_step = uniform(down.offset_step * plan.halo_line / 16);
-  if constexpr (Shape::kPairs) return {pixels, first_column, part, uniform(down.count), plan.steps_of_group, 0, line_step, 2};
+  if constexpr (Shape::kPairs) return {pixels, pixel_class, first_column, part, uniform(down.count), plan.steps_of_group, 0, line_step, 2};
   const int first_at = uniform(down.offset * plan.halo_line + across.offset * plan.pixel_bytes);
   const int column_step = uniform(across.offset_step * plan.pixel_bytes / 16);
-  return {pixels, first_column, part, uniform(down.count), uniform(across.count), first_at, line_step, column_step};
+  return {pixels, pixel_class, first_column, part, uniform(down.count), uniform(across.count), first_at, line_step, column_step};
 }
 
 // Loads a tile's halo of lines to `to`. By one thread.
@@ -113,7 +115,7 @@ KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& p
     return gpu::ReadElements<T, gpu::kMostQuadChannels>(weight + at, exists ? gemm.depth : 0, gemm.columns);
   };
   const auto store = [&](int i, const uint4& bits) {
-    const int tap = i / Shape::kColumns, position = i % Shape::kColumns;
+    const int tap = i / Shape::kColumns, position = Shape::Deal::Position(i % Shape::kColumns);
     char* const line = to + tap / 4 * Shape::kStepBytes + CoreLine<Shape>(tap / 2 % 2, position / 8, position % 8);
     *reinterpret_cast<uint2*>(line + tap % 2 * 8) = make_uint2(bits.x, bits.y);
   };

@@ -137,12 +137,25 @@ KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, i
                "r"(SharedAddress(from)), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
+KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, int c1, int c2, int c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+               "r"(SharedAddress(from)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
 KNNCONV_DEVICE void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Waits until all but the caller's last kPending batches of stores have read their boxes.
 template <int kPending>
 KNNCONV_DEVICE void WaitForStoresToRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
+// Writes four 8x8 matrices of 16-bit elements: lane 8 * i + r gives the address of row r of matrix i, and lane l holds of
+// each matrix row l / 4 the elements 2 * (l % 4) and the next.
+KNNCONV_DEVICE void StoreMatrices(void* row, const uint32_t (&value)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(SharedAddress(row)),
+               "r"(value[0]), "r"(value[1]), "r"(value[2]), "r"(value[3])
+               : "memory");
 }
 
 // Copies 16 bytes to shared memory at address `to`, or writes zeros there where `exists` is false and reads nothing,

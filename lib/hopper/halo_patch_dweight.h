@@ -28,7 +28,7 @@ using PatchSums = DweightSums<1, kPatchRows>;
 
 template <typename T, typename From>
 __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
-    HaloPatchKernel(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ gpu::TapGemm forward,
+    HaloPatchDweight(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ gpu::TapGemm forward,
                     const __grid_constant__ HaloDweightPlan plan, const __grid_constant__ CUtensorMap g) {
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kDweightTeams][kDweightStages];
