@@ -4,3 +4,4 @@ namespace knnconv::hopper {
 template gpu::Status LaunchHalo<gpu::BFloat>(const gpu::LaunchSite&, const gpu::TapGemm&, const HaloPlan&,
                                           const HaloMaps&, int);
 }  // namespace knnconv::hopper
+DN_DUMP(DumpHalo)

@@ -69,9 +69,11 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     HaloDweightKernel(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ gpu::TapGemm forward,
                       const __grid_constant__ HaloDweightPlan plan, const __grid_constant__ CUtensorMap x,
                       const __grid_constant__ CUtensorMap g) {
+  DN_CLOCKS DN_STAMP(0);
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kDweightTeams][kDweightStages];
-  static_assert(sizeof(barriers) == kDweightBarrierBytes);
+  __shared__ alignas(16) BiasSums bias_sums;
+  static_assert(sizeof(barriers) + sizeof(bias_sums) == kDweightFixedBytes);
   char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
   const int slice = static_cast<int>(blockIdx.x / plan.column_tiles);
   const int first_column = static_cast<int>(blockIdx.x % plan.column_tiles) * kDweightColumns;
@@ -83,6 +85,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     if (number >= plan.all_tiles) return;
     LoadStage(plan, x, g, first_column, number, stages + stage * plan.stage_bytes, &barriers[team][stage]);
   };
+  LaunchDependents();  // they find room when blocks of this kernel end
   if (thread == 0) {
     for (Barrier& barrier : barriers[team]) barrier.Init(1);
     FenceBarrierInit();
@@ -90,6 +93,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     for (int stage = 0; stage < plan.stages; ++stage) load(tile + stage * stride, stage);
   }
   __syncthreads();
+  DN_STAMP(1);
   HaloDweightSums sums = {};
   float bias[gpu::kHaloChunk] = {};
   int stage = 0;
@@ -97,6 +101,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
 #pragma unroll 1
   for (; tile < plan.all_tiles; tile += stride) {
     barriers[team][stage].Wait(parity);
+    DN_STAMP(2);
     const char* const at = stages + stage * plan.stage_bytes;
     StartProducts<T>(forward, plan, at, sums);
     if (plan.bias_partials != nullptr) AddCotangent<T>(plan, at + plan.halo_room, thread, bias);
@@ -111,13 +116,16 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
       parity ^= 1;
     }
   }
-  LaunchDependents();
+  DN_STAMP(3);
+  if (plan.bias_partials != nullptr) GiveBias(bias, bias_sums);
   StoreSums<kDweightGroups, kGroupRows>(plan, team, thread, reinterpret_cast<float4*>(shared),
             reinterpret_cast<float4*>(dweight.partials) + int64_t{blockIdx.x} * plan.units * plan.part_threads, sums);
+  DN_STAMP(4);
   if (plan.bias_partials != nullptr) {
-    StoreBias(dweight, plan.bias_partials + int64_t{slice} * dweight.columns, first_column,
-              reinterpret_cast<float*>(shared), bias);
+    StoreBias(dweight.columns, first_column, bias_sums, plan.bias_partials + int64_t{slice} * dweight.columns);
   }
+  DN_STAMP(5);
+  DN_PRINT("dweight start, first, loop, sums, bias");
 }
 
 }  // namespace knnconv::hopper

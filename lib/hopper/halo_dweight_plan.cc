@@ -72,7 +72,7 @@ bool PlanStages(int64_t fixed_bytes, int64_t read_bytes, int64_t sum_bytes, int6
     const int64_t last = std::max<int64_t>(plan->stage_bytes, read_bytes);
     const int64_t bytes = kAlignment + kReadBehind + std::max<int64_t>(all - plan->stage_bytes + last, sum_bytes);
     plan->bytes = static_cast<int32_t>(bytes);
-    if (bytes + kDweightBarrierBytes <= limit) return true;
+    if (bytes + kDweightFixedBytes <= limit) return true;
   }
   return false;
 }

@@ -23,7 +23,9 @@ inline constexpr int kGroupRows = 96;       // of dw
 inline constexpr int kPatchRows = kPatchBytes / 2;  // of dw, where patches are gathered
 inline constexpr int kDweightColumns = 64;  // of g
 inline constexpr int kDweightSteps = kDweightPixels / 16;
-inline constexpr int kDweightBarrierBytes = kDweightTeams * kDweightStages * 8;
+// Of shared memory besides a plan's: barriers, and warps' sums of db.
+inline constexpr int kDweightFixedBytes = kDweightTeams * kDweightStages * 8 +
+                                          kDweightTeams * kTeamThreads / 32 * kDweightColumns * 4;
 
 inline bool HasPatches(const gpu::Dweight& dweight) { return dweight.channels <= gpu::kMostQuadChannels; }
 

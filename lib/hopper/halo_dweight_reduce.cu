@@ -77,13 +77,23 @@ KNNCONV_DEVICE void ReduceBias(const gpu::Dweight& dweight, const HaloDweightPla
 __global__ void __launch_bounds__(kWarps * 32)
     ReduceKernel(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ HaloDweightPlan plan,
                  int weight_blocks) {
+  DN_CLOCKS DN_STAMP(0);
   __shared__ float4 shared[kWarps * 32];
+#ifdef DN_CLOCK
+  WaitForPrerequisites();
+#endif
+  DN_STAMP(1);
   const int block = static_cast<int>(blockIdx.x);
   if (block < weight_blocks) {
     ReduceWeight(dweight, plan, block, shared);
   } else {
     ReduceBias(dweight, plan, block - weight_blocks, reinterpret_cast<float*>(shared));
   }
+#ifdef DN_CLOCK
+  dn_clock[2] = dn_clock[3] = dn_clock[4] = dn_clock[1];
+#endif
+  DN_STAMP(5);
+  DN_PRINT("reduce wait, 0, 0, 0, rest");
 }
 
 }  // namespace
@@ -109,3 +119,4 @@ gpu::Status RunHaloReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweig
 }
 
 }  // namespace knnconv::hopper
+DN_DUMP(DumpReduce)

@@ -5,6 +5,7 @@
 
 #include "gpu/elements.h"
 #include "hopper/halo_dweight_plan.h"
+#include "hopper/ptx.h"
 
 namespace knnconv::hopper {
 
@@ -65,19 +66,30 @@ KNNCONV_DEVICE void StoreSums(const HaloDweightPlan& plan, int team, int thread,
   if (team == 1) take(kHalf);
 }
 
-// Writes the columns of g that threads have added up, in the threads' order.
-KNNCONV_DEVICE void StoreBias(const gpu::Dweight& dweight, float* out, int first_column, float* scratch,
-                              const float (&bias)[gpu::kHaloChunk]) {
-  constexpr int kChunks = kDweightColumns / gpu::kHaloChunk, kShares = kDweightTeams * kTeamThreads / kChunks;
-  float* const line = scratch + threadIdx.x / kChunks * kDweightColumns + threadIdx.x % kChunks * gpu::kHaloChunk;
-  __syncthreads();
+using BiasSums = float[kDweightTeams * kTeamThreads / 32][kDweightColumns];  // of each warp
+
+// Adds up a warp's sums of g: lanes with the same columns lie kDweightColumns / kHaloChunk apart.
+KNNCONV_DEVICE void GiveBias(float (&bias)[gpu::kHaloChunk], BiasSums& sums) {
+  constexpr int kChunks = kDweightColumns / gpu::kHaloChunk;
+  const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int e = 0; e < gpu::kHaloChunk; ++e) line[e] = bias[e];
-  __syncthreads();
+  for (int distance = kChunks; distance < 32; distance *= 2) {
+#pragma unroll
+    for (float& sum : bias) sum += __shfl_xor_sync(kAllLanes, sum, distance);
+  }
+  if (lane >= kChunks) return;
+  float4* const to = reinterpret_cast<float4*>(&sums[threadIdx.x / 32][lane * gpu::kHaloChunk]);
+  to[0] = make_float4(bias[0], bias[1], bias[2], bias[3]);
+  to[1] = make_float4(bias[4], bias[5], bias[6], bias[7]);
+}
+
+// Writes the warps' sums, added in their order; they have given theirs.
+KNNCONV_DEVICE void StoreBias(int columns, int first_column, const BiasSums& sums, float* out) {
   const int column = first_column + static_cast<int>(threadIdx.x);
-  if (threadIdx.x >= kDweightColumns || column >= dweight.columns) return;
+  if (threadIdx.x >= kDweightColumns || column >= columns) return;
   float sum = 0.0f;
-  for (int share = 0; share < kShares; ++share) sum += scratch[share * kDweightColumns + threadIdx.x];
+#pragma unroll
+  for (const auto& of_warp : sums) sum += of_warp[threadIdx.x];
   out[column] = sum;
 }
 

@@ -40,13 +40,16 @@ KNNCONV_DEVICE void StartBlock(const gpu::TapGemm& gemm, const HaloPlan& plan, c
                           &weight_parts[min(line, kWeightParts - 1)]);
   };
   if (block.lines > 0) load_line(0);
+#pragma unroll 1
   for (int stage = 0; stage < plan.stages; ++stage) {
+#pragma unroll 1
     for (int i = 0; i < kHaloTeams; ++i) {
       const int tile = (block.part + stage * static_cast<int>(plan.blocks_of_kind)) * kHaloTeams + i;
       if (tile >= plan.all_tiles) continue;
       LoadHalo(plan, block, maps.source, tile, shared + (i * plan.stages + stage) * plan.stage_bytes,
                &barriers[i][stage]);
     }
+#pragma unroll 1
     for (int line = 1; stage == 0 && line < block.lines; ++line) load_line(line);
   }
 }
@@ -55,6 +58,7 @@ template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     HaloKernel(const __grid_constant__ gpu::TapGemm gemm, const __grid_constant__ HaloPlan plan,
                const __grid_constant__ HaloMaps maps) {
+  DN_CLOCKS DN_STAMP(0);
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kHaloTeams][kHaloStages];
   __shared__ Barrier weight_parts[kWeightParts];
@@ -71,6 +75,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     bias[e] = gemm.bias != nullptr && column < gemm.columns ? gemm.bias[column] : 0.0f;
   }
   __syncthreads();
+  DN_STAMP(1);
   char* const stages = shared + team * plan.stages * plan.stage_bytes;
   char* const results = shared + plan.results_at + team * plan.results_pitch + thread / 32 * plan.warp_results;
   int stage = 0;
@@ -88,6 +93,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       for (float& sum : block_sums) sum = 0.0f;
     }
     barriers[team][stage].Wait(parity);
+    DN_STAMP(2);
 #ifdef DN_TURNS
     turns.Take();
 #endif
@@ -101,6 +107,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
     for (auto& block_sums : sums) PinSums(block_sums);
     SyncThreads(1 + team, kTeamThreads);  // the halo is read
+    DN_STAMP(3);
     const auto load = [&] {
       const int next = tile + plan.stages * stride;
       if (thread == 0 && next < plan.all_tiles) {
@@ -112,6 +119,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #ifndef DN_NOSTORE
     StoreBoxes<Shape>(gemm, plan, block, maps.out[block.pixel_class], tile, thread, bias, sums, results);
 #endif
+    DN_STAMP(4);
     if (plan.results_in_halo) {
       if (thread % 32 == 0) WaitForStoresToRead<0>();
       SyncThreads(1 + team, kTeamThreads);
@@ -129,6 +137,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   }
 #endif
   if (thread % 32 == 0) WaitForStoresToRead<0>();
+  DN_STAMP(5);
+  DN_PRINT("halo start, first, products, store, rest");
 }
 
 }  // namespace knnconv::hopper

@@ -30,9 +30,11 @@ template <typename T, typename From>
 __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
     HaloPatchDweight(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ gpu::TapGemm forward,
                     const __grid_constant__ HaloDweightPlan plan, const __grid_constant__ CUtensorMap g) {
+  DN_CLOCKS DN_STAMP(0);
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kDweightTeams][kDweightStages];
-  static_assert(sizeof(barriers) == kDweightBarrierBytes);
+  __shared__ alignas(16) BiasSums bias_sums;
+  static_assert(sizeof(barriers) + sizeof(bias_sums) == kDweightFixedBytes);
   char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
   const int slice = static_cast<int>(blockIdx.x / plan.column_tiles);
   const int first_column = static_cast<int>(blockIdx.x % plan.column_tiles) * kDweightColumns;
@@ -47,6 +49,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
     barriers[team][stage].ArriveExpecting(plan.copied_bytes);
     LoadBox(stages + stage * plan.stage_bytes, &g, &barriers[team][stage], first_column, at.j, at.i, at.image);
   };
+  LaunchDependents();  // they find room when blocks of this kernel end
   if (thread == 0) {
     for (Barrier& barrier : barriers[team]) barrier.Init(1);
     FenceBarrierInit();
@@ -54,6 +57,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
     for (int stage = 0; stage < plan.stages; ++stage) load(tile + stage * stride, stage);
   }
   __syncthreads();
+  DN_STAMP(1);
   PatchSums sums = {};
   float bias[gpu::kHaloChunk] = {};
   int stage = 0;
@@ -71,6 +75,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
     FenceAsyncProxy();
     SyncThreads(1 + team, kTeamThreads);
     barriers[team][stage].Wait(parity);
+    DN_STAMP(2);
     const char* const cotangent = stages + stage * plan.stage_bytes;
     const uint64_t a = DescribeLines(cotangent, plan.cotangent_bytes, 8 * plan.cotangent_bytes);
     const uint64_t b = Describe<Major::kMN>(patches);
@@ -93,14 +98,17 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
       parity ^= 1;
     }
   }
-  LaunchDependents();
+  DN_STAMP(3);
+  if (plan.bias_partials != nullptr) GiveBias(bias, bias_sums);
   StoreSums<1, kPatchRows>(plan, team, thread, reinterpret_cast<float4*>(shared),
                            reinterpret_cast<float4*>(dweight.partials) + int64_t{blockIdx.x} * plan.units * plan.part_threads,
                            sums);
+  DN_STAMP(4);
   if (plan.bias_partials != nullptr) {
-    StoreBias(dweight, plan.bias_partials + int64_t{slice} * dweight.columns, first_column,
-              reinterpret_cast<float*>(shared), bias);
+    StoreBias(dweight.columns, first_column, bias_sums, plan.bias_partials + int64_t{slice} * dweight.columns);
   }
+  DN_STAMP(5);
+  DN_PRINT("patch dweight start, first, loop, sums, bias");
 }
 
 }  // namespace knnconv::hopper

@@ -92,6 +92,7 @@ KNNCONV_DEVICE void LoadWeightLine(const gpu::TapGemm& gemm, const HaloBlock& bl
   const PixelLine &down = block.pixels.line[0], &across = block.pixels.line[1];
   const int first_slot = (down.slot + line * down.slot_step) * gemm.window.kernel[1] + across.slot;
   full->ArriveExpecting(block.columns * Shape::kGroupBytes);
+#pragma unroll 1
   for (int i = 0; i < block.columns; ++i) {
     const int slot = first_slot + i * across.slot_step, row = Shape::kTransposed ? block.first_column : 0;
     LoadBox(to + (line * block.columns + i) * Shape::kGroupBytes, &weight, full,
