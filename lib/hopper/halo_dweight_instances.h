@@ -22,7 +22,7 @@ gpu::Status LaunchHaloDweight(const gpu::LaunchSite& site, const gpu::Dweight& d
                                                    dweight, forward, plan, g);
   }
   return gpu::LaunchSized<HaloDweightKernel<T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes,
-                                                shared_limit - kDweightFixedBytes, dweight, forward, plan, x, g);
+                                                shared_limit - kDweightBarrierBytes, dweight, forward, plan, x, g);
 }
 
 }  // namespace knnconv::hopper

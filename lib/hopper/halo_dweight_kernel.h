@@ -1,7 +1,7 @@
 // Weight gradients of few channels on Hopper, each tile's halo of x and its pixels of g in shared memory once:
 //
 //     dw[tap, c, o] = sum over pixels p:  x[p's place + offset(tap), c] * g[p, o]
-//     db[o] = sum over pixels p:  g[p, o]
+//     db[o] = sum over pixels p:  1 * g[p, o]
 //
 //         rows o              columns (tap, channel)
 //         [ g's tile ]^T  @  [ x's halo, moved by the tap ]        depth: 16 pixels a step
@@ -9,7 +9,7 @@
 // Both operands lie as the copy engine writes them and wgmma reads them, pixels along the depth: a tap moves the
 // address of x and nothing is copied twice. A team of 128 threads holds all of dw for 64 columns in registers while it
 // walks over its tiles; at the end a block's two teams are added up, and a second kernel adds up the blocks
-// (halo_dweight_reduce.h). db is added up by threads.
+// (halo_dweight_reduce.h). db is a product with ones.
 //
 // What bounds it: x and g once through memory, and products of 64 rows where g has fewer columns.
 #pragma once
@@ -25,7 +25,11 @@
 
 namespace knnconv::hopper {
 
-using HaloDweightSums = DweightSums<kDweightGroups, kGroupRows>;
+// The last holds eight times the sums of g's columns.
+struct HaloDweightSums {
+  DweightSums<kDweightGroups, kGroupRows> weight;
+  float bias[4];
+};
 
 // Loads a tile's halo and its pixels of g to a stage. By one thread.
 KNNCONV_DEVICE void LoadStage(const HaloDweightPlan& plan, const CUtensorMap& x, const CUtensorMap& g,
@@ -40,7 +44,7 @@ KNNCONV_DEVICE void LoadStage(const HaloDweightPlan& plan, const CUtensorMap& x,
 // Starts a tile's products, and leaves them running.
 template <typename T>
 KNNCONV_DEVICE void StartProducts(const gpu::TapGemm& forward, const HaloDweightPlan& plan, const char* stage,
-                                  HaloDweightSums& sums) {
+                                  const char* ones, HaloDweightSums& sums) {
   uint64_t a = DescribeLines(stage + plan.halo_room, plan.cotangent_bytes, 8 * plan.cotangent_bytes);
   uint64_t b[kDweightGroups];
 #pragma unroll
@@ -51,12 +55,14 @@ KNNCONV_DEVICE void StartProducts(const gpu::TapGemm& forward, const HaloDweight
     const int at = across * forward.window.dilation[1] * plan.pixel_bytes + piece * plan.taps_of_group * plan.tap_pitch;
     b[group] = DescribeLines(stage + at, plan.pixel_bytes, plan.half_pitch, plan.tap_pitch);
   }
+  const uint64_t all_ones = DescribeCores(ones, 128, 128);
 #pragma unroll 1
   for (int step = 0; step < kDweightSteps; ++step) {
     FenceProducts();
+    MultiplyAdd<T, 8, Major::kMN, Major::kMN>(sums.bias, a, all_ones);
 #pragma unroll
     for (int group = 0; group < kDweightGroups; ++group) {
-      MultiplyAdd<T, kGroupRows, Major::kMN, Major::kMN>(sums[group], a, b[group]);
+      MultiplyAdd<T, kGroupRows, Major::kMN, Major::kMN>(sums.weight[group], a, b[group]);
       b[group] += plan.step_pitch / 16;
     }
     a += 16 * plan.cotangent_bytes / 16;
@@ -72,8 +78,8 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
   DN_CLOCKS DN_STAMP(0);
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kDweightTeams][kDweightStages];
-  __shared__ alignas(16) BiasSums bias_sums;
-  static_assert(sizeof(barriers) + sizeof(bias_sums) == kDweightFixedBytes);
+  __shared__ alignas(16) T ones[kOnes];
+  static_assert(sizeof(barriers) + sizeof(ones) == kDweightBarrierBytes);
   char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
   const int slice = static_cast<int>(blockIdx.x / plan.column_tiles);
   const int first_column = static_cast<int>(blockIdx.x % plan.column_tiles) * kDweightColumns;
@@ -92,10 +98,11 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     FenceAsyncProxy();
     for (int stage = 0; stage < plan.stages; ++stage) load(tile + stage * stride, stage);
   }
+  for (int i = threadIdx.x; i < kOnes; i += kDweightTeams * kTeamThreads) ones[i] = gpu::FromFloat<T>(1.0f);
+  FenceAsyncProxy();
   __syncthreads();
   DN_STAMP(1);
   HaloDweightSums sums = {};
-  float bias[gpu::kHaloChunk] = {};
   int stage = 0;
   uint32_t parity = 0;
 #pragma unroll 1
@@ -103,11 +110,11 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     barriers[team][stage].Wait(parity);
     DN_STAMP(2);
     const char* const at = stages + stage * plan.stage_bytes;
-    StartProducts<T>(forward, plan, at, sums);
-    if (plan.bias_partials != nullptr) AddCotangent<T>(plan, at + plan.halo_room, thread, bias);
+    StartProducts<T>(forward, plan, at, reinterpret_cast<const char*>(ones), sums);
     WaitForProducts<0>();
 #pragma unroll
-    for (auto& group : sums) PinSums(group);
+    for (auto& group : sums.weight) PinSums(group);
+    PinSums(sums.bias);
     SyncThreads(1 + team, kTeamThreads);
     if (thread == 0) load(tile + plan.stages * stride, stage);
     __syncwarp();  // products are a whole warp's
@@ -117,13 +124,13 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     }
   }
   DN_STAMP(3);
-  if (plan.bias_partials != nullptr) GiveBias(bias, bias_sums);
-  StoreSums<kDweightGroups, kGroupRows>(plan, team, thread, reinterpret_cast<float4*>(shared),
-            reinterpret_cast<float4*>(dweight.partials) + int64_t{blockIdx.x} * plan.units * plan.part_threads, sums);
-  DN_STAMP(4);
-  if (plan.bias_partials != nullptr) {
-    StoreBias(dweight.columns, first_column, bias_sums, plan.bias_partials + int64_t{slice} * dweight.columns);
-  }
+  constexpr int kGroupUnits = kGroupRows / 8, kUnits = kDweightGroups * kGroupUnits;
+  // Sums of g follow the groups that dw has.
+  const auto unit = [&](int i) {
+    const float4 of_weight = i < kUnits ? UnitOf(sums.weight[i / kGroupUnits], i % kGroupUnits) : float4{};
+    return i == plan.units - 1 ? UnitOf(sums.bias, 0) : of_weight;
+  };
+  StoreSums<kUnits + 1>(plan, team, thread, unit, shared, dweight.partials);
   DN_STAMP(5);
   DN_PRINT("dweight start, first, loop, sums, bias");
 }

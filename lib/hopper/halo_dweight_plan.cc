@@ -15,7 +15,7 @@ using gpu::CeilDiv, gpu::DenseTaps, gpu::Dweight, gpu::IsAligned;
 constexpr int kStepPixels = 16, kAlignment = 1024, kMostBox = 256;
 // Products have 64 columns of g: where its lines are shorter, they read three pieces of 16 bytes behind a tile.
 constexpr int kReadBehind = 48;
-constexpr int kSumBytes = kDweightGroups * kGroupRows * kDweightColumns * 4;  // of a team
+constexpr int kSumBytes = (kDweightGroups * kGroupRows + 8) * kDweightColumns * 4;  // of a team
 constexpr int kPatchSumBytes = kPatchRows * kDweightColumns * 4;
 
 int32_t Rounded(int64_t bytes) { return static_cast<int32_t>(CeilDiv(bytes, kAlignment) * kAlignment); }
@@ -48,7 +48,9 @@ bool LayOut(const Dweight& dweight, const gpu::TapGemm& forward, HaloDweightPlan
   plan->half_pitch = lines_of_step == 1 ? kStepPixels / 2 * plan->pixel_bytes : row_pitch;
   plan->tap_pitch = window.dilation[0] * plan->halo_line;
   plan->group_units = kGroupRows / 8;
-  plan->units = window.kernel[1] * plan->pieces * plan->group_units;
+  const int32_t weight_units = window.kernel[1] * plan->pieces * plan->group_units;
+  plan->units = weight_units + 1;
+  plan->bias_row = weight_units * 8;
   plan->taps_down = window.kernel[0];
   plan->taps_across = window.kernel[1];
   return plan->halo[0] <= kMostBox && plan->halo[1] <= kMostBox;
@@ -59,7 +61,8 @@ void LayOutPatches(const Dweight& dweight, HaloDweightPlan* plan) {
   plan->taps_of_group = kPatchTaps;
   plan->pieces = 1;
   plan->group_units = kPatchRows / 8;
-  plan->units = static_cast<int32_t>(CeilDiv(dweight.slots * gpu::kMostQuadChannels, 8));
+  plan->bias_row = kPatchTaps * gpu::kMostQuadChannels;
+  plan->units = plan->bias_row / 8 + 1;
   plan->taps_down = dweight.slots;
   plan->taps_across = 1;
 }
@@ -72,7 +75,7 @@ bool PlanStages(int64_t fixed_bytes, int64_t read_bytes, int64_t sum_bytes, int6
     const int64_t last = std::max<int64_t>(plan->stage_bytes, read_bytes);
     const int64_t bytes = kAlignment + kReadBehind + std::max<int64_t>(all - plan->stage_bytes + last, sum_bytes);
     plan->bytes = static_cast<int32_t>(bytes);
-    if (bytes + kDweightFixedBytes <= limit) return true;
+    if (bytes + kDweightBarrierBytes <= limit) return true;
   }
   return false;
 }
@@ -82,13 +85,12 @@ bool PlanSlices(const Dweight& dweight, int64_t blocks, HaloDweightPlan* plan) {
   plan->part_threads = static_cast<int32_t>(CeilDiv(std::min(dweight.columns, kDweightColumns), 16)) * 32;
   const int64_t all_tiles = plan->all_tiles;
   const int64_t weight = int64_t{plan->column_tiles} * plan->units * plan->part_threads * 4;
-  const int64_t room = dweight.partial_elements / (weight + (dweight.db != nullptr ? dweight.columns : 0));
+  const int64_t room = dweight.partial_elements / weight;
   const int64_t least = CeilDiv(all_tiles, kDweightTeams * (gpu::kChainPositions / kDweightPixels));
   const int64_t most = std::min<int64_t>({room, blocks / plan->column_tiles, CeilDiv(all_tiles, kDweightTeams)});
   const int64_t slices = std::max<int64_t>({least, most, 1});
   if (slices > room || plan->column_tiles * slices > INT32_MAX) return false;
   plan->slices = static_cast<uint32_t>(slices);
-  plan->bias_partials = dweight.db != nullptr ? dweight.partials + slices * weight : nullptr;
   return true;
 }
 

@@ -23,9 +23,9 @@ inline constexpr int kGroupRows = 96;       // of dw
 inline constexpr int kPatchRows = kPatchBytes / 2;  // of dw, where patches are gathered
 inline constexpr int kDweightColumns = 64;  // of g
 inline constexpr int kDweightSteps = kDweightPixels / 16;
-// Of shared memory besides a plan's: barriers, and warps' sums of db.
-inline constexpr int kDweightFixedBytes = kDweightTeams * kDweightStages * 8 +
-                                          kDweightTeams * kTeamThreads / 32 * kDweightColumns * 4;
+inline constexpr int kOnes = 16 * 8;  // of a product that sums g
+// Of shared memory besides a plan's.
+inline constexpr int kDweightBarrierBytes = kDweightTeams * kDweightStages * 8 + kOnes * 2;
 
 inline bool HasPatches(const gpu::Dweight& dweight) { return dweight.channels <= gpu::kMostQuadChannels; }
 
@@ -41,11 +41,9 @@ struct HaloDweightPlan : gpu::HaloGeometry {
   int32_t step_pitch, half_pitch, tap_pitch;
   // A stage is a halo and, halo_room bytes behind its start, a tile of g; all at multiples of 1024.
   int32_t halo_room, stage_bytes, copied_bytes, stages, bytes;
-  // Partial sums of dw are [slices, column_tiles, units, part_threads, 4], as a team's threads hold them; those of db
-  // [slices, columns], or null.
-  int32_t units, part_threads;
+  // Partial sums are [slices, column_tiles, units, part_threads, 4], as a team's threads hold them. Row `bias_row` is db.
+  int32_t units, part_threads, bias_row;
   int32_t group_units, taps_down, taps_across;  // of a group; of dw, all below each other where patches are gathered
-  float* bias_partials;
 };
 
 // Whether Hopper's halo kernels are to compute `dweight`: where they can if `forced`, else where they are expected to

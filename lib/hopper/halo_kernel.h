@@ -24,36 +24,6 @@
 
 namespace knnconv::hopper {
 
-// What the copy engine brings before the first tile. By one thread.
-template <typename Shape>
-KNNCONV_DEVICE void StartBlock(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block,
-                               const HaloMaps& maps, char* shared, Barrier (&barriers)[kHaloTeams][kHaloStages],
-                               Barrier (&weight_parts)[kWeightParts]) {
-  for (auto& of_team : barriers) {
-    for (Barrier& barrier : of_team) barrier.Init(1);
-  }
-  for (int i = 0; i < kWeightParts; ++i) weight_parts[i].Init(i < kWeightParts - 1 ? 1 : max(block.lines - i, 1));
-  FenceBarrierInit();
-  FenceAsyncProxy();
-  const auto load_line = [&](int line) {
-    LoadWeightLine<Shape>(gemm, block, maps.weight, line, shared + plan.weight_at,
-                          &weight_parts[min(line, kWeightParts - 1)]);
-  };
-  if (block.lines > 0) load_line(0);
-#pragma unroll 1
-  for (int stage = 0; stage < plan.stages; ++stage) {
-#pragma unroll 1
-    for (int i = 0; i < kHaloTeams; ++i) {
-      const int tile = (block.part + stage * static_cast<int>(plan.blocks_of_kind)) * kHaloTeams + i;
-      if (tile >= plan.all_tiles) continue;
-      LoadHalo(plan, block, maps.source, tile, shared + (i * plan.stages + stage) * plan.stage_bytes,
-               &barriers[i][stage]);
-    }
-#pragma unroll 1
-    for (int line = 1; stage == 0 && line < block.lines; ++line) load_line(line);
-  }
-}
-
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     HaloKernel(const __grid_constant__ gpu::TapGemm gemm, const __grid_constant__ HaloPlan plan,
@@ -67,7 +37,14 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const HaloBlock block = OpenHalo<Shape>(gemm, plan);
   const int team = __shfl_sync(kAllLanes, threadIdx.x / kTeamThreads, 0), thread = threadIdx.x % kTeamThreads;
   const int stride = static_cast<int>(plan.blocks_of_kind) * kHaloTeams;
-  if (threadIdx.x == 0) StartBlock<Shape>(gemm, plan, block, maps, shared, barriers, weight_parts);
+  if (threadIdx.x == 0) {
+    for (auto& of_team : barriers) {
+      for (Barrier& barrier : of_team) barrier.Init(1);
+    }
+    for (int i = 0; i < kWeightParts; ++i) weight_parts[i].Init(i < kWeightParts - 1 ? 1 : max(block.lines - i, 1));
+    FenceBarrierInit();
+    FenceAsyncProxy();
+  }
   float bias[Shape::kColumns / 4];  // of the thread's columns
 #pragma unroll
   for (int e = 0; e < Shape::kColumns / 4; ++e) {
@@ -78,14 +55,37 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   DN_STAMP(1);
   char* const stages = shared + team * plan.stages * plan.stage_bytes;
   char* const results = shared + plan.results_at + team * plan.results_pitch + thread / 32 * plan.warp_results;
+  const auto load = [&](int number, int to_stage) {
+    if (number >= plan.all_tiles) return;
+    LoadHalo(plan, block, maps.source, number, stages + to_stage * plan.stage_bytes, &barriers[team][to_stage]);
+  };
+  // Each team brings its own halos and every so manyth line of weights.
+  int tile = block.part * kHaloTeams + team;
+  if (thread == 32) {
+#pragma unroll 1
+    for (int line = team; line < block.lines; line += kHaloTeams) {
+      LoadWeightLine<Shape>(gemm, block, maps.weight, line, shared + plan.weight_at,
+                            &weight_parts[min(line, kWeightParts - 1)]);
+    }
+  }
+  if (thread == 0) {
+#pragma unroll 1
+    for (int i = 0; i < plan.stages; ++i) load(tile + i * stride, i);
+  }
+  __syncwarp();  // products are a whole warp's
   int stage = 0;
   uint32_t parity = 0;
-#ifdef DN_TURNS
+#ifndef DN_NOTURNS
   const int first_tile = block.part * kHaloTeams;  // of the block: no team has more tiles than the first
-  Turns turns(team, (plan.all_tiles - first_tile + stride - 1) / stride);
+#ifdef DN_TURNS
+  Turns
+#else
+  Rotation
+#endif
+  turns(team, (plan.all_tiles - first_tile + stride - 1) / stride);
 #endif
 #pragma unroll 1
-  for (int tile = block.part * kHaloTeams + team; tile < plan.all_tiles; tile += stride) {
+  for (; tile < plan.all_tiles; tile += stride) {
     HaloSums<Shape> sums;
 #pragma unroll
     for (auto& block_sums : sums) {
@@ -94,13 +94,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     barriers[team][stage].Wait(parity);
     DN_STAMP(2);
-#ifdef DN_TURNS
+#ifndef DN_NOTURNS
     turns.Take();
 #endif
 #ifndef DN_NOPRODUCTS
     StartProducts<Shape>(plan, block, stages + stage * plan.stage_bytes, shared + plan.weight_at, weight_parts, sums);
 #endif
-#ifdef DN_TURNS
+#ifndef DN_NOTURNS
     turns.Pass();
 #endif
     WaitForProducts<0>();
@@ -108,14 +108,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     for (auto& block_sums : sums) PinSums(block_sums);
     SyncThreads(1 + team, kTeamThreads);  // the halo is read
     DN_STAMP(3);
-    const auto load = [&] {
-      const int next = tile + plan.stages * stride;
-      if (thread == 0 && next < plan.all_tiles) {
-        LoadHalo(plan, block, maps.source, next, stages + stage * plan.stage_bytes, &barriers[team][stage]);
-      }
+    if (!plan.results_in_halo) {
+      if (thread == 0) load(tile + plan.stages * stride, stage);
       __syncwarp();
-    };
-    if (!plan.results_in_halo) load();
+    }
 #ifndef DN_NOSTORE
     StoreBoxes<Shape>(gemm, plan, block, maps.out[block.pixel_class], tile, thread, bias, sums, results);
 #endif
@@ -123,14 +119,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (plan.results_in_halo) {
       if (thread % 32 == 0) WaitForStoresToRead<0>();
       SyncThreads(1 + team, kTeamThreads);
-      load();
+      if (thread == 0) load(tile + plan.stages * stride, stage);
+      __syncwarp();
     }
     if (++stage == plan.stages) {
       stage = 0;
       parity ^= 1;
     }
   }
-#ifdef DN_TURNS
+#ifndef DN_NOTURNS
   if (turns.Left() > 0) {
     turns.Take();
     turns.Pass();

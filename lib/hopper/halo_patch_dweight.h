@@ -1,13 +1,13 @@
 // Weight gradients of up to 4 channels on Hopper: a pixel's patch, all that its taps read, is a line in shared memory.
 //
 //     dw[tap, c, o] = sum over pixels p:  patch[p, tap, c] * g[p, o]
-//     db[o] = sum over pixels p:  g[p, o]
+//     db[o] = sum over pixels p:  1 * g[p, o]
 //
 //         rows o              columns (tap, channel)
 //         [ g's tile ]^T  @  [ patches, 64 elements each ]        depth: 16 pixels a step
 //
 // A team's threads gather the patch of a pixel each, of the next tile while products of this one run; g comes by the
-// copy engine, tiles ahead. x is small and read from caches.
+// copy engine, tiles ahead. x is small and read from caches. A 1 behind each patch makes db another row of dw.
 //
 // What bounds it: g once through memory, and the latency of a tile's loads.
 #pragma once
@@ -33,8 +33,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
   DN_CLOCKS DN_STAMP(0);
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kDweightTeams][kDweightStages];
-  __shared__ alignas(16) BiasSums bias_sums;
-  static_assert(sizeof(barriers) + sizeof(bias_sums) == kDweightFixedBytes);
+  static_assert(sizeof(barriers) <= kDweightBarrierBytes);
   char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
   const int slice = static_cast<int>(blockIdx.x / plan.column_tiles);
   const int first_column = static_cast<int>(blockIdx.x % plan.column_tiles) * kDweightColumns;
@@ -58,20 +57,21 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
   }
   __syncthreads();
   DN_STAMP(1);
+  ClearPatch(thread, patches);
+  const uint32_t one = RoundBits<T, float>(__float_as_uint(1.0f));
   PatchSums sums = {};
-  float bias[gpu::kHaloChunk] = {};
   int stage = 0;
   uint32_t parity = 0;
   const auto read = [&](int number) {
     const gpu::HaloTile at = gpu::FindTile(plan, number);
     const gpu::Divisor::Result pixel = plan.by_width.Divide(thread);
-    return ReadPatch<T, From>(forward, at.image, at.i + pixel.quotient, at.j + pixel.remainder,
+    return ReadPatch<From>(forward, at.image, at.i + pixel.quotient, at.j + pixel.remainder,
                               number < plan.all_tiles);
   };
   Patch patch = read(tile);
 #pragma unroll 1
   for (; tile < plan.all_tiles; tile += stride) {
-    WritePatch(patch, thread, patches);
+    WritePatch<T, From>(patch, one, thread, patches);
     FenceAsyncProxy();
     SyncThreads(1 + team, kTeamThreads);
     barriers[team][stage].Wait(parity);
@@ -82,12 +82,11 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
     FenceProducts();
 #pragma unroll
     for (int step = 0; step < kDweightSteps; ++step) {
-      MultiplyAdd<T, kPatchRows, Major::kMN, Major::kMN>(sums[0], Advance(a, step * plan.cotangent_bytes),
+      MultiplyAdd<T, kPatchRows, Major::kMN, Major::kMN>(sums[0], a + step * plan.cotangent_bytes,
                                                          b + step * kDepthAdvance<Major::kMN>);
     }
     CommitProducts();
     patch = read(tile + stride);
-    if (plan.bias_partials != nullptr) AddCotangent<T>(plan, cotangent, thread, bias);
     WaitForProducts<0>();
     PinSums(sums[0]);
     SyncThreads(1 + team, kTeamThreads);
@@ -99,14 +98,8 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
     }
   }
   DN_STAMP(3);
-  if (plan.bias_partials != nullptr) GiveBias(bias, bias_sums);
-  StoreSums<1, kPatchRows>(plan, team, thread, reinterpret_cast<float4*>(shared),
-                           reinterpret_cast<float4*>(dweight.partials) + int64_t{blockIdx.x} * plan.units * plan.part_threads,
-                           sums);
-  DN_STAMP(4);
-  if (plan.bias_partials != nullptr) {
-    StoreBias(dweight.columns, first_column, bias_sums, plan.bias_partials + int64_t{slice} * dweight.columns);
-  }
+  const auto unit = [&](int i) { return UnitOf(sums[0], i); };
+  StoreSums<kPatchRows / 8>(plan, team, thread, unit, shared, dweight.partials);
   DN_STAMP(5);
   DN_PRINT("patch dweight start, first, loop, sums, bias");
 }

@@ -34,19 +34,20 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const auto read = [&](int number) {
     const gpu::HaloTile at = gpu::FindTile(plan, number);
     const int in_block = thread % 64, i = thread / 64;  // a block's rows are its lines of 8 pixels
-    return ReadPatch<T, From>(gemm, at.image, at.i + BlockDown(plan, i) * kBlockSide + in_block / kBlockSide,
+    return ReadPatch<From>(gemm, at.image, at.i + BlockDown(plan, i) * kBlockSide + in_block / kBlockSide,
                               at.j + BlockAcross(plan, i) * kBlockSide + in_block % kBlockSide,
                               number < plan.all_tiles);
   };
   Patch patch;
   StagePairWeights<Shape>(gemm, plan, block, gemm.slots, weight, [&] { patch = read(tile); });
   FillBias<Shape>(gemm, plan, block, shared);
+  ClearPatch(thread, patches);
   FenceAsyncProxy();
   __syncthreads();
   const float* const bias = reinterpret_cast<const float*>(shared + plan.bias_at);
 #pragma unroll 1
   for (; tile < plan.all_tiles; tile += stride) {
-    WritePatch(patch, thread, patches);
+    WritePatch<T, From>(patch, 0, thread, patches);
     FenceAsyncProxy();
     SyncThreads(1 + team, kTeamThreads);
     HaloSums<Shape> sums;
@@ -62,8 +63,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
       for (int i = 0; i < kHaloBlocks; ++i) {
         MultiplyAdd<T, Shape::kColumns, Major::kK, Major::kK>(
-            sums[i], Advance(a, i * (64 * kPatchBytes / 16) + step * static_cast<uint32_t>(kDepthAdvance<Major::kK>)),
-            Advance(b, step * (Shape::kStepBytes / 16)));
+            sums[i], a + i * (64 * kPatchBytes / 16) + step * kDepthAdvance<Major::kK>,
+            b + step * (Shape::kStepBytes / 16));
       }
       CommitProducts();
     }

@@ -29,8 +29,9 @@ inline constexpr int kWeightParts = 4;  // that arrive one by one: lines of taps
 inline constexpr int kHaloBarrierBytes = (kHaloTeams * kHaloStages + kWeightParts) * 8;  // of shared memory besides a plan's
 
 // Of up to 4 channels, threads may gather patches instead (halo_patch.h).
-inline constexpr int kPatchTaps = 16;
-inline constexpr int kPatchBytes = kPatchTaps * gpu::kMostQuadChannels * 2;
+inline constexpr int kPatchTaps = 9;
+inline constexpr int kPatchBytes = 128;                     // of a line
+inline constexpr int kPatchChunks = (kPatchTaps + 1) / 2;  // of 16 bytes: taps, and one more element
 inline constexpr int kTilePatchBytes = kHaloBlocks * kBlockSide * kBlockSide * kPatchBytes;
 
 // Columns of a tile: 32 or 64.

@@ -46,11 +46,6 @@ KNNCONV_DEVICE uint64_t DescribeLines(const void* tile, int swizzle, int group_b
          layout << 62;
 }
 
-// Moves a description by `units` of 16 bytes; what is added must stay within its lower half.
-KNNCONV_DEVICE uint64_t Advance(uint64_t description, uint32_t units) {
-  return (description & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(description) + units);
-}
-
 // Before the first product, and when registers of the sums were written since the last one.
 KNNCONV_DEVICE void FenceProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
@@ -77,6 +72,7 @@ KNNCONV_DEVICE void PinSums(float (&sums)[kCount]) {
 #define KNNCONV_SUMS_64(i) KNNCONV_SUMS_32(i), KNNCONV_SUMS_32(i + 32)
 #define KNNCONV_SUMS_96(i) KNNCONV_SUMS_64(i), KNNCONV_SUMS_32(i + 64)
 #define KNNCONV_SUMS_128(i) KNNCONV_SUMS_64(i), KNNCONV_SUMS_64(i + 64)
+#define KNNCONV_LIST_4 "%0, %1, %2, %3"
 #define KNNCONV_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define KNNCONV_LIST_32 KNNCONV_LIST_16 \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -110,8 +106,9 @@ KNNCONV_DEVICE void PinSums(float (&sums)[kCount]) {
 // 16 * (t / 32) + 8 * h + t % 32 / 4 the columns 8 * j + 2 * (t % 4) + {0, 1} in d[4 * j + 2 * h + {0, 1}].
 template <typename T, int kN, Major kMajorA, Major kMajorB>
 KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate = true) {
-  static_assert(kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256, "no such product here");
+  static_assert(kN == 8 || kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256, "no such product here");
   const int add = accumulate ? 1 : 0;
+  KNNCONV_WGMMA_OF(8, 4, 4, 5, 6, 7, 8)
   KNNCONV_WGMMA_OF(32, 16, 16, 17, 18, 19, 20)
   KNNCONV_WGMMA_OF(64, 32, 32, 33, 34, 35, 36)
   KNNCONV_WGMMA_OF(96, 48, 48, 49, 50, 51, 52)
@@ -140,6 +137,7 @@ KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], const uint32_t (&a)[4], uint
 #undef KNNCONV_WGMMA_A
 #undef KNNCONV_WGMMA_OF
 #undef KNNCONV_WGMMA
+#undef KNNCONV_LIST_4
 #undef KNNCONV_LIST_16
 #undef KNNCONV_SUMS_16
 #undef KNNCONV_LIST_32
