@@ -11,7 +11,7 @@ template <typename T>
 gpu::Status LaunchHaloDweight(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const gpu::TapGemm& forward,
                               const HaloDweightPlan& plan, const CUtensorMap& x, const CUtensorMap& g,
                               int shared_limit) {
-  const int64_t blocks = int64_t{plan.column_tiles} * plan.slices;
+  const int64_t blocks = int64_t{plan.column_tiles} * plan.kinds * plan.slices;
   if (HasPatches(dweight)) {
     const int most = shared_limit / 2;
     if (dweight.x_type == gpu::Element::kF32) {
@@ -21,8 +21,13 @@ gpu::Status LaunchHaloDweight(const gpu::LaunchSite& site, const gpu::Dweight& d
     return gpu::LaunchSized<HaloPatchDweight<T, T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes, most,
                                                    dweight, forward, plan, g);
   }
-  return gpu::LaunchSized<HaloDweightKernel<T>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes,
-                                                shared_limit - kDweightBarrierBytes, dweight, forward, plan, x, g);
+  const int most = shared_limit - kDweightBarrierBytes;
+  if (IsWide(plan)) {
+    return gpu::LaunchSized<HaloDweightKernel<T, 1, kWideRows>>(site, blocks, kDweightTeams * kTeamThreads, plan.bytes,
+                                                                most, dweight, forward, plan, x, g);
+  }
+  return gpu::LaunchSized<HaloDweightKernel<T, kDweightGroups, kGroupRows>>(
+      site, blocks, kDweightTeams * kTeamThreads, plan.bytes, most, dweight, forward, plan, x, g);
 }
 
 }  // namespace knnconv::hopper

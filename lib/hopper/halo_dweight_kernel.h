@@ -25,9 +25,10 @@
 
 namespace knnconv::hopper {
 
-// The last holds eight times the sums of g's columns.
+// `bias`: of g's columns, eight times the same.
+template <int kGroups, int kRows>
 struct HaloDweightSums {
-  DweightSums<kDweightGroups, kGroupRows> weight;
+  DweightSums<kGroups, kRows> weight;
   float bias[4];
 };
 
@@ -41,36 +42,42 @@ KNNCONV_DEVICE void LoadStage(const HaloDweightPlan& plan, const CUtensorMap& x,
   LoadBox(to + plan.halo_room, &g, full, first_column, tile.j, tile.i, tile.image);
 }
 
-// Starts a tile's products, and leaves them running.
-template <typename T>
+// Starts a tile's products, and leaves them running. `first_group`: of the block's kind, the first of which sums g.
+template <typename T, int kGroups, int kRows>
 KNNCONV_DEVICE void StartProducts(const gpu::TapGemm& forward, const HaloDweightPlan& plan, const char* stage,
-                                  const char* ones, HaloDweightSums& sums) {
-  uint64_t a = DescribeLines(stage + plan.halo_room, plan.cotangent_bytes, 8 * plan.cotangent_bytes);
-  uint64_t b[kDweightGroups];
+                                  const char* ones, int first_group, HaloDweightSums<kGroups, kRows>& sums) {
+  const uint64_t first_a = DescribeLines(stage + plan.halo_room, plan.cotangent_bytes, 8 * plan.cotangent_bytes);
+  uint64_t a = first_a, b[kGroups];
 #pragma unroll
-  for (int group = 0; group < kDweightGroups; ++group) {
+  for (int i = 0; i < kGroups; ++i) {
     // Groups that dw lacks repeat others, and are not stored.
-    const int column = plan.pieces == 1 ? group : group / plan.pieces, piece = group - column * plan.pieces;
-    const int across = column < forward.window.kernel[1] ? column : 0;
+    const int group = first_group + i, column = plan.pieces == 1 ? group : group / plan.pieces;
+    const int across = column < forward.window.kernel[1] ? column : 0, piece = group - column * plan.pieces;
     const int at = across * forward.window.dilation[1] * plan.pixel_bytes + piece * plan.taps_of_group * plan.tap_pitch;
-    b[group] = DescribeLines(stage + at, plan.pixel_bytes, plan.half_pitch, plan.tap_pitch);
+    b[i] = DescribeLines(stage + at, plan.pixel_bytes, plan.half_pitch, plan.tap_pitch);
   }
-  const uint64_t all_ones = DescribeCores(ones, 128, 128);
 #pragma unroll 1
   for (int step = 0; step < kDweightSteps; ++step) {
     FenceProducts();
-    MultiplyAdd<T, 8, Major::kMN, Major::kMN>(sums.bias, a, all_ones);
 #pragma unroll
-    for (int group = 0; group < kDweightGroups; ++group) {
-      MultiplyAdd<T, kGroupRows, Major::kMN, Major::kMN>(sums.weight[group], a, b[group]);
-      b[group] += plan.step_pitch / 16;
+    for (int i = 0; i < kGroups; ++i) {
+      MultiplyAdd<T, kRows, Major::kMN, Major::kMN>(sums.weight[i], a, b[i]);
+      b[i] += plan.step_pitch / 16;
     }
+    a += 16 * plan.cotangent_bytes / 16;
+    CommitProducts();
+  }
+  a = first_a;
+#pragma unroll 1
+  for (int step = first_group == 0 ? 0 : kDweightSteps; step < kDweightSteps; ++step) {
+    FenceProducts();
+    MultiplyAdd<T, 8, Major::kMN, Major::kMN>(sums.bias, a, DescribeCores(ones, 128, 128));
     a += 16 * plan.cotangent_bytes / 16;
     CommitProducts();
   }
 }
 
-template <typename T>
+template <typename T, int kGroups, int kRows>
 __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     HaloDweightKernel(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ gpu::TapGemm forward,
                       const __grid_constant__ HaloDweightPlan plan, const __grid_constant__ CUtensorMap x,
@@ -81,8 +88,9 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
   __shared__ alignas(16) T ones[kOnes];
   static_assert(sizeof(barriers) + sizeof(ones) == kDweightBarrierBytes);
   char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
-  const int slice = static_cast<int>(blockIdx.x / plan.column_tiles);
-  const int first_column = static_cast<int>(blockIdx.x % plan.column_tiles) * kDweightColumns;
+  const int first_group = static_cast<int>(blockIdx.x % plan.kinds) * kGroups;
+  const int part = static_cast<int>(blockIdx.x / plan.kinds), slice = part / static_cast<int>(plan.column_tiles);
+  const int first_column = (part - slice * static_cast<int>(plan.column_tiles)) * kDweightColumns;
   const int team = __shfl_sync(kAllLanes, threadIdx.x / kTeamThreads, 0), thread = threadIdx.x % kTeamThreads;
   const int stride = static_cast<int>(plan.slices) * kDweightTeams;
   char* const stages = shared + team * plan.stages * plan.stage_bytes;
@@ -102,7 +110,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
   FenceAsyncProxy();
   __syncthreads();
   DN_STAMP(1);
-  HaloDweightSums sums = {};
+  HaloDweightSums<kGroups, kRows> sums = {};
   int stage = 0;
   uint32_t parity = 0;
 #pragma unroll 1
@@ -110,7 +118,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     barriers[team][stage].Wait(parity);
     DN_STAMP(2);
     const char* const at = stages + stage * plan.stage_bytes;
-    StartProducts<T>(forward, plan, at, reinterpret_cast<const char*>(ones), sums);
+    StartProducts<T>(forward, plan, at, reinterpret_cast<const char*>(ones), first_group, sums);
     WaitForProducts<0>();
 #pragma unroll
     for (auto& group : sums.weight) PinSums(group);
@@ -124,7 +132,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     }
   }
   DN_STAMP(3);
-  constexpr int kGroupUnits = kGroupRows / 8, kUnits = kDweightGroups * kGroupUnits;
+  constexpr int kGroupUnits = kRows / 8, kUnits = kGroups * kGroupUnits;
   // Sums of g follow the groups that dw has.
   const auto unit = [&](int i) {
     const float4 of_weight = i < kUnits ? UnitOf(sums.weight[i / kGroupUnits], i % kGroupUnits) : float4{};

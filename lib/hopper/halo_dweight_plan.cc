@@ -15,8 +15,7 @@ using gpu::CeilDiv, gpu::DenseTaps, gpu::Dweight, gpu::IsAligned;
 constexpr int kStepPixels = 16, kAlignment = 1024, kMostBox = 256;
 // Products have 64 columns of g: where its lines are shorter, they read three pieces of 16 bytes behind a tile.
 constexpr int kReadBehind = 48;
-constexpr int kSumBytes = (kDweightGroups * kGroupRows + 8) * kDweightColumns * 4;  // of a team
-constexpr int kPatchSumBytes = kPatchRows * kDweightColumns * 4;
+constexpr int kUnitBytes = kTeamThreads * 16;  // of a team
 
 int32_t Rounded(int64_t bytes) { return static_cast<int32_t>(CeilDiv(bytes, kAlignment) * kAlignment); }
 
@@ -28,7 +27,7 @@ bool SuitsCotangent(const Dweight& dweight) {
 
 // And of x; and tiles that an image fills: then what no tap reads meets no product.
 bool SuitsHalo(const Dweight& dweight, const DenseTaps& taps, int height, int width) {
-  constexpr int kMostChannels = 32;
+  constexpr int kMostChannels = 64;
   return dweight.x_type == dweight.g_type && dweight.channels % 8 == 0 && dweight.channels <= kMostChannels &&
          IsAligned(dweight.x) && taps.stride[1] == 1 && taps.out_size[0] % height == 0 &&
          taps.out_size[1] % width == 0;
@@ -37,18 +36,23 @@ bool SuitsHalo(const Dweight& dweight, const DenseTaps& taps, int height, int wi
 bool LayOut(const Dweight& dweight, const gpu::TapGemm& forward, HaloDweightPlan* plan) {
   const gpu::WindowTaps& window = forward.window;
   plan->pixel_bytes = LineBytes(dweight.channels);
-  plan->tap_elements_log2 = plan->pixel_bytes == 32 ? 4 : 5;
+  plan->tap_elements_log2 = plan->pixel_bytes == 32 ? 4 : plan->pixel_bytes == 64 ? 5 : 6;
+  const bool wide = IsWide(*plan);
+  const int32_t rows = wide ? kWideRows : kGroupRows, groups_of_kind = wide ? 1 : kDweightGroups;
   plan->halo_line = plan->halo[1] * plan->pixel_bytes;
   for (int d = 0; d < 2; ++d) plan->origin[d] = -window.padding[d];
-  plan->taps_of_group = kGroupRows >> plan->tap_elements_log2;
+  plan->taps_of_group = rows >> plan->tap_elements_log2;
   plan->pieces = static_cast<int32_t>(CeilDiv(window.kernel[0], plan->taps_of_group));
-  if (window.kernel[1] * plan->pieces > kDweightGroups) return false;
+  const int32_t groups = window.kernel[1] * plan->pieces;
+  if (!wide && groups > kDweightGroups) return false;
+  plan->kinds = static_cast<uint32_t>(wide ? groups : 1);
   const int32_t lines_of_step = kStepPixels / plan->tile[1], row_pitch = plan->step[0] * plan->halo_line;
   plan->step_pitch = lines_of_step * row_pitch;
   plan->half_pitch = lines_of_step == 1 ? kStepPixels / 2 * plan->pixel_bytes : row_pitch;
   plan->tap_pitch = window.dilation[0] * plan->halo_line;
-  plan->group_units = kGroupRows / 8;
-  const int32_t weight_units = window.kernel[1] * plan->pieces * plan->group_units;
+  plan->group_units = rows / 8;
+  plan->groups_of_kind = groups_of_kind;
+  const int32_t weight_units = std::min(groups, groups_of_kind) * plan->group_units;
   plan->units = weight_units + 1;
   plan->bias_row = weight_units * 8;
   plan->taps_down = window.kernel[0];
@@ -60,6 +64,8 @@ void LayOutPatches(const Dweight& dweight, HaloDweightPlan* plan) {
   plan->tap_elements_log2 = 2;
   plan->taps_of_group = kPatchTaps;
   plan->pieces = 1;
+  plan->kinds = 1;
+  plan->groups_of_kind = 1;
   plan->group_units = kPatchRows / 8;
   plan->bias_row = kPatchTaps * gpu::kMostQuadChannels;
   plan->units = plan->bias_row / 8 + 1;
@@ -84,12 +90,13 @@ bool PlanStages(int64_t fixed_bytes, int64_t read_bytes, int64_t sum_bytes, int6
 bool PlanSlices(const Dweight& dweight, int64_t blocks, HaloDweightPlan* plan) {
   plan->part_threads = static_cast<int32_t>(CeilDiv(std::min(dweight.columns, kDweightColumns), 16)) * 32;
   const int64_t all_tiles = plan->all_tiles;
-  const int64_t weight = int64_t{plan->column_tiles} * plan->units * plan->part_threads * 4;
+  const int64_t tiles = int64_t{plan->column_tiles} * plan->kinds;  // of dw
+  const int64_t weight = tiles * plan->units * plan->part_threads * 4;
   const int64_t room = dweight.partial_elements / weight;
   const int64_t least = CeilDiv(all_tiles, kDweightTeams * (gpu::kChainPositions / kDweightPixels));
-  const int64_t most = std::min<int64_t>({room, blocks / plan->column_tiles, CeilDiv(all_tiles, kDweightTeams)});
+  const int64_t most = std::min<int64_t>({room, blocks / tiles, CeilDiv(all_tiles, kDweightTeams)});
   const int64_t slices = std::max<int64_t>({least, most, 1});
-  if (slices > room || plan->column_tiles * slices > INT32_MAX) return false;
+  if (slices > room || tiles * slices > INT32_MAX) return false;
   plan->slices = static_cast<uint32_t>(slices);
   return true;
 }
@@ -112,7 +119,7 @@ bool Plan(const Dweight& dweight, const DenseTaps& taps, const gpu::TapGemm& for
     plan->copied_bytes = cotangent;
     plan->stage_bytes = Rounded(cotangent);
     constexpr int kBlocks = 2;  // of a multiprocessor
-    return PlanStages(kDweightTeams * kTilePatchBytes, 0, kPatchSumBytes, shared_limit / kBlocks - kAlignment, plan) &&
+    return PlanStages(kDweightTeams * kTilePatchBytes, 0, kUnitBytes * (kPatchRows / 8), shared_limit / kBlocks - kAlignment, plan) &&
            PlanSlices(dweight, int64_t{kBlocks} * multiprocessors, plan);
   }
   if (!LayOut(dweight, forward, plan)) return false;
@@ -122,7 +129,7 @@ bool Plan(const Dweight& dweight, const DenseTaps& taps, const gpu::TapGemm& for
   plan->copied_bytes = static_cast<int32_t>(halo_bytes) + cotangent;
   plan->halo_room = Rounded(halo_bytes);
   plan->stage_bytes = plan->halo_room + Rounded(cotangent);
-  return PlanStages(0, read_bytes, kSumBytes, shared_limit, plan) && PlanSlices(dweight, multiprocessors, plan);
+  return PlanStages(0, read_bytes, int64_t{kUnitBytes} * plan->units, shared_limit, plan) && PlanSlices(dweight, multiprocessors, plan);
 }
 
 }  // namespace

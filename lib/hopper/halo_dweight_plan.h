@@ -20,6 +20,7 @@ inline constexpr int kDweightStages = 4;
 inline constexpr int kDweightGroups = 3;
 inline constexpr int kDweightPixels = 128;  // of a tile
 inline constexpr int kGroupRows = 96;       // of dw
+inline constexpr int kWideRows = 192;       // of dw's only group, where channels are more than 32
 inline constexpr int kPatchRows = kPatchBytes / 2;  // of dw, where patches are gathered
 inline constexpr int kDweightColumns = 64;  // of g
 inline constexpr int kDweightSteps = kDweightPixels / 16;
@@ -30,7 +31,7 @@ inline constexpr int kDweightBarrierBytes = kDweightTeams * kDweightStages * 8 +
 inline bool HasPatches(const gpu::Dweight& dweight) { return dweight.channels <= gpu::kMostQuadChannels; }
 
 struct HaloDweightPlan : gpu::HaloGeometry {
-  uint32_t column_tiles, slices;  // a thread block for each pair
+  uint32_t column_tiles, slices, kinds;  // a thread block for each triple; a kind: groups of dw
   int32_t origin[2];              // of a tile's halo, from its own place; [0] is vertical
   int32_t pixel_bytes, halo_line;
   int32_t cotangent_bytes;        // of a pixel of g's tile
@@ -43,8 +44,11 @@ struct HaloDweightPlan : gpu::HaloGeometry {
   int32_t halo_room, stage_bytes, copied_bytes, stages, bytes;
   // Partial sums are [slices, column_tiles, units, part_threads, 4], as a team's threads hold them. Row `bias_row` is db.
   int32_t units, part_threads, bias_row;
-  int32_t group_units, taps_down, taps_across;  // of a group; of dw, all below each other where patches are gathered
+  int32_t group_units, groups_of_kind;
+  int32_t taps_down, taps_across;  // of dw, all below each other where patches are gathered
 };
+
+inline bool IsWide(const HaloDweightPlan& plan) { return plan.pixel_bytes == 128; }
 
 // Whether Hopper's halo kernels are to compute `dweight`: where they can if `forced`, else where they are expected to
 // be the fastest, too; and how they are laid out.

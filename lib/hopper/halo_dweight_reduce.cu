@@ -21,16 +21,18 @@ __global__ void __launch_bounds__(kWarps * 32)
   DN_CLOCKS DN_STAMP(0);
   __shared__ float4 shared[kWarps * 32];
   const int block = static_cast<int>(blockIdx.x), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int warps = plan.part_threads / 32, unit = block / warps % plan.units, tile = block / warps / plan.units;
+  const int warps = plan.part_threads / 32, unit = block / warps % plan.units;
+  const int part_of_slice = block / warps / plan.units, kind = part_of_slice % plan.kinds;
+  const int tile = part_of_slice / plan.kinds;
   const int thread = block % warps * 32 + lane, slices = plan.slices;
-  const int group = unit / plan.group_units, across = group / plan.pieces;
+  const int group = kind * plan.groups_of_kind + unit / plan.group_units, across = group / plan.pieces;
   const int in_group = unit % plan.group_units * 8 + lane % 4 * 2, tap = in_group >> plan.tap_elements_log2;
   const int down = group % plan.pieces * plan.taps_of_group + tap;
   const int channel = in_group - (tap << plan.tap_elements_log2);
   const int row = (down * plan.taps_across + across) * dweight.channels + channel;
   const int column = tile * kDweightColumns + thread / 32 * 16 + lane / 4;
-  const int64_t part = int64_t{plan.units} * plan.part_threads, pitch = part * plan.column_tiles;
-  const float4* const from = reinterpret_cast<const float4*>(dweight.partials) + tile * part +
+  const int64_t part = int64_t{plan.units} * plan.part_threads, pitch = part * plan.column_tiles * plan.kinds;
+  const float4* const from = reinterpret_cast<const float4*>(dweight.partials) + part_of_slice * part +
                              unit * plan.part_threads + thread;
   float4 sum = {};
   WaitForPrerequisites();
@@ -57,9 +59,10 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int i = 0; i < 4; ++i) {
     const int own_column = column + i / 2 * 8;
     if (own_column >= dweight.columns) continue;
-    if (unit * 8 + lane % 4 * 2 + i % 2 == plan.bias_row) {
-      if (dweight.db != nullptr) gpu::StoreElement(dweight.db, dweight.db_type, own_column, value[i]);
-    } else if (down < plan.taps_down && across < plan.taps_across && channel + i % 2 < dweight.channels) {
+    const int unit_row = unit * 8 + lane % 4 * 2 + i % 2;
+    if (unit_row == plan.bias_row) {
+      if (kind == 0 && dweight.db != nullptr) gpu::StoreElement(dweight.db, dweight.db_type, own_column, value[i]);
+    } else if (unit_row < plan.bias_row && down < plan.taps_down && channel + i % 2 < dweight.channels) {
       gpu::StoreElement(dweight.dw, dweight.dw_type, int64_t{row + i % 2} * dweight.columns + own_column, value[i]);
     }
   }
@@ -73,7 +76,7 @@ gpu::Status RunHaloReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweig
   KNNCONV_GPU_RETURN_IF_ERROR(
       (gpu::Launch<ReduceKernel, 0>(site, 0, kWarps * 32, dweight, plan)));
   if (site.prepare) return {};
-  const int64_t blocks = int64_t{plan.column_tiles} * plan.units * (plan.part_threads / 32);
+  const int64_t blocks = int64_t{plan.column_tiles} * plan.kinds * plan.units * (plan.part_threads / 32);
   // Its blocks may start while the last ones of the kernel before still run.
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
