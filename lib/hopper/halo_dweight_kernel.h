@@ -46,33 +46,36 @@ KNNCONV_DEVICE void LoadStage(const HaloDweightPlan& plan, const CUtensorMap& x,
 template <typename T, int kGroups, int kRows>
 KNNCONV_DEVICE void StartProducts(const gpu::TapGemm& forward, const HaloDweightPlan& plan, const char* stage,
                                   const char* ones, int first_group, HaloDweightSums<kGroups, kRows>& sums) {
-  const uint64_t first_a = DescribeLines(stage + plan.halo_room, plan.cotangent_bytes, 8 * plan.cotangent_bytes);
-  uint64_t a = first_a, b[kGroups];
+  const uint64_t a = DescribeLines(stage + plan.halo_room, plan.cotangent_bytes, 8 * plan.cotangent_bytes);
+  const uint64_t b = DescribeLines(stage, plan.pixel_bytes, plan.half_pitch, plan.tap_pitch);
+  const uint32_t first_a = Uniform(a), a_high = Uniform(a >> 32), b_high = Uniform(b >> 32);
+  uint32_t a_low = first_a, b_low[kGroups];
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
     // Groups that dw lacks repeat others, and are not stored.
     const int group = first_group + i, column = plan.pieces == 1 ? group : group / plan.pieces;
     const int across = column < forward.window.kernel[1] ? column : 0, piece = group - column * plan.pieces;
     const int at = across * forward.window.dilation[1] * plan.pixel_bytes + piece * plan.taps_of_group * plan.tap_pitch;
-    b[i] = DescribeLines(stage + at, plan.pixel_bytes, plan.half_pitch, plan.tap_pitch);
+    b_low[i] = Uniform(b + at / 16);
   }
+  const uint32_t next_a = plan.cotangent_bytes, next_b = plan.step_pitch / 16;  // 16 pixels in units of 16 bytes
 #pragma unroll 1
   for (int step = 0; step < kDweightSteps; ++step) {
     FenceProducts();
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      MultiplyAdd<T, kRows, Major::kMN, Major::kMN>(sums.weight[i], a, b[i]);
-      b[i] += plan.step_pitch / 16;
+      MultiplyAdd<T, kRows, Major::kMN, Major::kMN>(sums.weight[i], Join(a_low, a_high), Join(b_low[i], b_high));
+      b_low[i] += next_b;
     }
-    a += 16 * plan.cotangent_bytes / 16;
+    a_low += next_a;
     CommitProducts();
   }
-  a = first_a;
+  a_low = first_a;
 #pragma unroll 1
   for (int step = first_group == 0 ? 0 : kDweightSteps; step < kDweightSteps; ++step) {
     FenceProducts();
-    MultiplyAdd<T, 8, Major::kMN, Major::kMN>(sums.bias, a, DescribeCores(ones, 128, 128));
-    a += 16 * plan.cotangent_bytes / 16;
+    MultiplyAdd<T, 8, Major::kMN, Major::kMN>(sums.bias, Join(a_low, a_high), DescribeCores(ones, 128, 128));
+    a_low += next_a;
     CommitProducts();
   }
 }

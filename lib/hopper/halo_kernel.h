@@ -68,14 +68,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                             &weight_parts[min(line, kWeightParts - 1)]);
     }
   }
-  if (thread == 0) {
-#pragma unroll 1
-    for (int i = 0; i < plan.stages; ++i) load(tile + i * stride, i);
-  }
-  __syncwarp();  // products are a whole warp's
+  if (thread == 0) load(tile, 0);
+  __syncwarp();
   int stage = 0;
   uint32_t parity = 0;
-#ifndef DN_NOTURNS
   const int first_tile = block.part * kHaloTeams;  // of the block: no team has more tiles than the first
 #ifdef DN_TURNS
   Turns
@@ -83,7 +79,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   Rotation
 #endif
   turns(team, (plan.all_tiles - first_tile + stride - 1) / stride);
-#endif
 #pragma unroll 1
   for (; tile < plan.all_tiles; tile += stride) {
     HaloSums<Shape> sums;
@@ -92,26 +87,23 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
       for (float& sum : block_sums) sum = 0.0f;
     }
+    const HaloOperands<Shape> operands(plan, block, stages + stage * plan.stage_bytes, shared + plan.weight_at);
     barriers[team][stage].Wait(parity);
     DN_STAMP(2);
-#ifndef DN_NOTURNS
+    if (plan.stages > 1 && thread == 0) load(tile + stride, stage ^ 1);
+    __syncwarp();  // products are a whole warp's
     turns.Take();
-#endif
-#ifndef DN_NOPRODUCTS
-    StartProducts<Shape>(plan, block, stages + stage * plan.stage_bytes, shared + plan.weight_at, weight_parts, sums);
-#endif
-#ifndef DN_NOTURNS
-    turns.Pass();
-#endif
+    StartProducts<Shape>(plan, block, operands, weight_parts, turns, sums);
     WaitForProducts<0>();
 #pragma unroll
     for (auto& block_sums : sums) PinSums(block_sums);
     SyncThreads(1 + team, kTeamThreads);  // the halo is read
     DN_STAMP(3);
-    if (!plan.results_in_halo) {
-      if (thread == 0) load(tile + plan.stages * stride, stage);
+    const auto load_behind = [&] {
+      if (plan.stages == 1 && thread == 0) load(tile + stride, stage);
       __syncwarp();
-    }
+    };
+    if (!plan.results_in_halo) load_behind();
 #ifndef DN_NOSTORE
     StoreBoxes<Shape>(gemm, plan, block, maps.out[block.pixel_class], tile, thread, bias, sums, results);
 #endif
@@ -119,20 +111,17 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (plan.results_in_halo) {
       if (thread % 32 == 0) WaitForStoresToRead<0>();
       SyncThreads(1 + team, kTeamThreads);
-      if (thread == 0) load(tile + plan.stages * stride, stage);
-      __syncwarp();
+      load_behind();
     }
     if (++stage == plan.stages) {
       stage = 0;
       parity ^= 1;
     }
   }
-#ifndef DN_NOTURNS
   if (turns.Left() > 0) {
     turns.Take();
     turns.Pass();
   }
-#endif
   if (thread % 32 == 0) WaitForStoresToRead<0>();
   DN_STAMP(5);
   DN_PRINT("halo start, first, products, store, rest");

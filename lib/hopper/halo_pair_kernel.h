@@ -67,9 +67,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
       for (float& sum : block_sums) sum = 0.0f;
     }
+    const HaloOperands<Shape> operands(plan, block, halo, weight);
     turns.Take();
-    StartProducts<Shape>(plan, block, halo, weight, nullptr, sums);
-    turns.Pass();
+    StartProducts<Shape>(plan, block, operands, nullptr, turns, sums);
     WaitForProducts<0>();
 #pragma unroll
     for (auto& block_sums : sums) PinSums(block_sums);

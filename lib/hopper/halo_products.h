@@ -31,32 +31,39 @@ using HaloSums = float[kHaloBlocks][Shape::kColumns / 2];
 KNNCONV_DEVICE int BlockDown(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? block : 0; }
 KNNCONV_DEVICE int BlockAcross(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? 0 : block; }
 
-// The first lane's value, as one that the compiler sees to be the same in a warp.
-KNNCONV_DEVICE uint32_t Uniform(uint64_t value) { return __shfl_sync(kAllLanes, static_cast<uint32_t>(value), 0); }
-
-KNNCONV_DEVICE uint64_t Join(uint32_t low, uint32_t high) { return static_cast<uint64_t>(high) << 32 | low; }
-
-// Starts the products of the tile at `halo`, and leaves them running. All that moves are the lower halves of
-// descriptions, which stay in uniform registers. `weight_parts`: barriers of the weights, or null where they are there.
+// Where a tile's operands begin, and how wgmma finds them.
 template <typename Shape>
-KNNCONV_DEVICE void StartProducts(const HaloPlan& plan, const HaloBlock& place, const char* halo, const char* weight,
-                                  Barrier* weight_parts, HaloSums<Shape>& sums) {
-  constexpr int kLine = Shape::kTransposed ? Shape::kGroupSteps * kHaloDepth * 2 : Shape::kColumns * 2;
-  const uint64_t a = Shape::kPairs ? DescribeCores(halo, 0, plan.row_pitch)
-                                   : DescribeLines(halo + place.first_at, plan.pixel_bytes, plan.row_pitch);
-  const uint64_t b = Shape::kPairs ? DescribeCores(weight, Shape::kStepBytes / 2, 128)
-                                   : DescribeLines(weight, kLine, 8 * kLine);
-  const uint32_t a_high = Uniform(a >> 32), b_high = static_cast<uint32_t>(b >> 32);
-  uint32_t a_low[kHaloBlocks];
+struct HaloOperands {
+  uint32_t a_low[kHaloBlocks], a_high, b_low, b_high;
+
+  KNNCONV_DEVICE HaloOperands(const HaloPlan& plan, const HaloBlock& place, const char* halo, const char* weight) {
+    constexpr int kLine = Shape::kTransposed ? Shape::kGroupSteps * kHaloDepth * 2 : Shape::kColumns * 2;
+    const uint64_t a = Shape::kPairs ? DescribeCores(halo, 0, plan.row_pitch)
+                                     : DescribeLines(halo + place.first_at, plan.pixel_bytes, plan.row_pitch);
+    const uint64_t b = Shape::kPairs ? DescribeCores(weight, Shape::kStepBytes / 2, 128)
+                                     : DescribeLines(weight, kLine, 8 * kLine);
 #pragma unroll
-  for (int i = 0; i < kHaloBlocks; ++i) {
-    const int at = BlockDown(plan, i) * plan.row_pitch + BlockAcross(plan, i) * plan.pixel_bytes;
-    a_low[i] = Uniform(a + kBlockSide * at / 16);
+    for (int i = 0; i < kHaloBlocks; ++i) {
+      const int at = BlockDown(plan, i) * plan.row_pitch + BlockAcross(plan, i) * plan.pixel_bytes;
+      a_low[i] = Uniform(a + kBlockSide * at / 16);
+    }
+    a_high = Uniform(a >> 32);
+    b_low = Uniform(b);
+    b_high = static_cast<uint32_t>(b >> 32);
   }
-  uint32_t line = 0, b_low = Uniform(b);
+};
+
+// Starts a tile's products, and leaves them running. All that moves are the lower halves of descriptions.
+// `weight_parts`: barriers of the weights, or null where they are there. Before the last line of taps, passes the turn.
+template <typename Shape, typename Order>
+KNNCONV_DEVICE void StartProducts(const HaloPlan& plan, const HaloBlock& place, const HaloOperands<Shape>& operands,
+                                  Barrier* weight_parts, Order& turns, HaloSums<Shape>& sums) {
+  uint32_t line = 0, b_low = operands.b_low;
+  if (place.lines == 0) turns.Pass();
 #pragma unroll 1
   for (int i = 0; i < place.lines; ++i) {
     if constexpr (!Shape::kPairs) weight_parts[min(i, kWeightParts - 1)].Wait(0);
+    if (i == place.lines - 1) turns.Pass();
     uint32_t at = line;
 #pragma unroll 1
     for (int j = 0; j < place.columns; ++j) {
@@ -70,8 +77,8 @@ KNNCONV_DEVICE void StartProducts(const HaloPlan& plan, const HaloBlock& place, 
 #pragma unroll
         for (int block = 0; block < kHaloBlocks; ++block) {
           MultiplyAdd<typename Shape::T, Shape::kColumns, Major::kK, Shape::kMajorB>(
-              sums[block], Join(a_low[block] + at + step * (kHaloDepth * 2 / 16) + lead, a_high),
-              Join(b_low + step * (Shape::kNextStep / 16), b_high));
+              sums[block], Join(operands.a_low[block] + at + step * (kHaloDepth * 2 / 16) + lead, operands.a_high),
+              Join(b_low + step * (Shape::kNextStep / 16), operands.b_high));
         }
       }
       CommitProducts();
@@ -107,8 +114,8 @@ class Turns {
   int left_;
 };
 
-// One team multiplies, while the others wait for copies or store: products of one keep the tensor cores busy, and those
-// of the next follow without a gap. All teams of a block take equally many turns.
+// One team multiplies, while the others wait for copies or store: products of one keep the tensor cores busy. It passes
+// its turn on before its last products, so that those of the next follow without a gap. All teams of a block take equally many turns.
 class Rotation {
  public:
   KNNCONV_DEVICE Rotation(int team, int count) : team_(team), left_(count) {

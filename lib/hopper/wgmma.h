@@ -41,10 +41,17 @@ KNNCONV_DEVICE uint64_t DescribeCores(const void* tile, int depth_bytes, int row
 // them. The tile may start at any line; after 8 of them, the next lie `group_bytes` further on. kMN: what follows a
 // line's end lies `block_bytes` further on.
 KNNCONV_DEVICE uint64_t DescribeLines(const void* tile, int swizzle, int group_bytes, int block_bytes = 16) {
-  const uint64_t address = (SharedAddress(tile) & 0x3ffff) >> 4, layout = swizzle == 32 ? 3 : 128 / swizzle;
+  const uint64_t address = (SharedAddress(tile) & 0x3ffff) >> 4, layout = swizzle == 32 ? 3 : swizzle == 64 ? 2 : 1;
   return address | static_cast<uint64_t>(block_bytes >> 4) << 16 | static_cast<uint64_t>(group_bytes >> 4) << 32 |
          layout << 62;
 }
+
+// The first lane's lower half of `value`, which the compiler sees to be the same in a warp: descriptions made from it
+// stay in uniform registers.
+KNNCONV_DEVICE uint32_t Uniform(uint64_t value) { return __shfl_sync(kAllLanes, static_cast<uint32_t>(value), 0); }
+
+// A description of its halves. What moves a tile is added to the lower one.
+KNNCONV_DEVICE uint64_t Join(uint32_t low, uint32_t high) { return static_cast<uint64_t>(high) << 32 | low; }
 
 // Before the first product, and when registers of the sums were written since the last one.
 KNNCONV_DEVICE void FenceProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
