@@ -4,4 +4,3 @@ namespace knnconv::hopper {
 template gpu::Status LaunchHalo<gpu::BFloat>(const gpu::LaunchSite&, const gpu::TapGemm&, const HaloPlan&,
                                           const HaloMaps&, int);
 }  // namespace knnconv::hopper
-DN_DUMP(DumpHalo)

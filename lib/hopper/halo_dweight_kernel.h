@@ -7,8 +7,8 @@
 //         [ g's tile ]^T  @  [ x's halo, moved by the tap ]        depth: 16 pixels a step
 //
 // Both operands lie as the copy engine writes them and wgmma reads them, pixels along the depth: a tap moves the
-// address of x and nothing is copied twice. A team of 128 threads holds all of dw for 64 columns in registers while it
-// walks over its tiles; at the end a block's two teams are added up, and a second kernel adds up the blocks
+// address of x and nothing is copied twice. A team of 128 threads holds dw for 64 columns in registers, all of it or a
+// kind's share, while it walks over its tiles; at the end a block's two teams are added up, and a second kernel adds up the blocks
 // (halo_dweight_reduce.h). db is a product with ones.
 //
 // What bounds it: x and g once through memory, and products of 64 rows where g has fewer columns.
@@ -85,7 +85,6 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     HaloDweightKernel(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ gpu::TapGemm forward,
                       const __grid_constant__ HaloDweightPlan plan, const __grid_constant__ CUtensorMap x,
                       const __grid_constant__ CUtensorMap g) {
-  DN_CLOCKS DN_STAMP(0);
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kDweightTeams][kDweightStages];
   __shared__ alignas(16) T ones[kOnes];
@@ -112,14 +111,12 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
   for (int i = threadIdx.x; i < kOnes; i += kDweightTeams * kTeamThreads) ones[i] = gpu::FromFloat<T>(1.0f);
   FenceAsyncProxy();
   __syncthreads();
-  DN_STAMP(1);
   HaloDweightSums<kGroups, kRows> sums = {};
   int stage = 0;
   uint32_t parity = 0;
 #pragma unroll 1
   for (; tile < plan.all_tiles; tile += stride) {
     barriers[team][stage].Wait(parity);
-    DN_STAMP(2);
     const char* const at = stages + stage * plan.stage_bytes;
     StartProducts<T>(forward, plan, at, reinterpret_cast<const char*>(ones), first_group, sums);
     WaitForProducts<0>();
@@ -134,7 +131,6 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
       parity ^= 1;
     }
   }
-  DN_STAMP(3);
   constexpr int kGroupUnits = kRows / 8, kUnits = kGroups * kGroupUnits;
   // Sums of g follow the groups that dw has.
   const auto unit = [&](int i) {
@@ -142,8 +138,6 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     return i == plan.units - 1 ? UnitOf(sums.bias, 0) : of_weight;
   };
   StoreSums<kUnits + 1>(plan, team, thread, unit, shared, dweight.partials);
-  DN_STAMP(5);
-  DN_PRINT("dweight start, first, loop, sums, bias");
 }
 
 }  // namespace knnconv::hopper

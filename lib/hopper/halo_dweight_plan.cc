@@ -33,6 +33,12 @@ bool SuitsHalo(const Dweight& dweight, const DenseTaps& taps, int height, int wi
          taps.out_size[1] % width == 0;
 }
 
+// Of x, threads read what they need, whatever its type. Places in an image have 31 bits.
+bool SuitsPatches(const Dweight& dweight, const DenseTaps& taps) {
+  const int64_t elements = int64_t{taps.in_size[0]} * taps.in_size[1] * dweight.channels;
+  return dweight.slots <= kPatchTaps && elements <= INT32_MAX;
+}
+
 bool LayOut(const Dweight& dweight, const gpu::TapGemm& forward, HaloDweightPlan* plan) {
   const gpu::WindowTaps& window = forward.window;
   plan->pixel_bytes = LineBytes(dweight.channels);
@@ -107,7 +113,7 @@ bool Plan(const Dweight& dweight, const DenseTaps& taps, const gpu::TapGemm& for
   const bool patches = HasPatches(dweight);
   const int width = taps.out_size[1] % kStepPixels == 0 ? kStepPixels : kStepPixels / 2;
   const int height = kDweightPixels / width;
-  if (!SuitsCotangent(dweight) || (patches ? dweight.slots > kPatchTaps : !SuitsHalo(dweight, taps, height, width)) ||
+  if (!SuitsCotangent(dweight) || !(patches ? SuitsPatches(dweight, taps) : SuitsHalo(dweight, taps, height, width)) ||
       !gpu::PlanTiles(forward, patches, kTeamThreads, height, width, plan)) {
     return false;
   }
@@ -119,7 +125,8 @@ bool Plan(const Dweight& dweight, const DenseTaps& taps, const gpu::TapGemm& for
     plan->copied_bytes = cotangent;
     plan->stage_bytes = Rounded(cotangent);
     constexpr int kBlocks = 2;  // of a multiprocessor
-    return PlanStages(kDweightTeams * kTilePatchBytes, 0, kUnitBytes * (kPatchRows / 8), shared_limit / kBlocks - kAlignment, plan) &&
+    const int64_t limit = shared_limit / kBlocks - kAlignment;
+    return PlanStages(kDweightTeams * kTilePatchBytes, 0, kUnitBytes * (kPatchRows / 8), limit, plan) &&
            PlanSlices(dweight, int64_t{kBlocks} * multiprocessors, plan);
   }
   if (!LayOut(dweight, forward, plan)) return false;
@@ -129,19 +136,30 @@ bool Plan(const Dweight& dweight, const DenseTaps& taps, const gpu::TapGemm& for
   plan->copied_bytes = static_cast<int32_t>(halo_bytes) + cotangent;
   plan->halo_room = Rounded(halo_bytes);
   plan->stage_bytes = plan->halo_room + Rounded(cotangent);
-  return PlanStages(0, read_bytes, int64_t{kUnitBytes} * plan->units, shared_limit, plan) && PlanSlices(dweight, multiprocessors, plan);
+  return PlanStages(0, read_bytes, int64_t{kUnitBytes} * plan->units, shared_limit, plan) &&
+         PlanSlices(dweight, multiprocessors, plan);
+}
+
+// More columns read x again, and so does each kind, which has to be worth its partial sums. Images have to fill their
+// tiles.
+bool Pays(const Dweight& dweight, const DenseTaps& taps, int multiprocessors, const HaloDweightPlan& plan) {
+  constexpr int kMostColumns = 64, kMostKinds = 3;
+  const int64_t covered = int64_t{plan.tiles[0]} * plan.tile[0] * plan.tiles[1] * plan.tile[1];
+  const bool fills = int64_t{2} * taps.out_size[0] * taps.out_size[1] > covered;
+  return dweight.columns <= kMostColumns && dweight.slots > 1 && fills && plan.kinds <= kMostKinds &&
+         (plan.kinds == 1 || plan.slices * plan.kinds <= static_cast<uint32_t>(multiprocessors));
 }
 
 }  // namespace
 
 bool ChooseHalo(const Dweight& dweight, const DenseTaps& taps, const gpu::Device& device, bool forced,
                 HaloDweightPlan* plan) {
-  constexpr int kMostColumns = 64;  // more read x again
   const int64_t pixels = dweight.batch * taps.in_size[0] * taps.in_size[1] * taps.out_size[0] * taps.out_size[1];
   const bool empty = pixels == 0 || dweight.slots == 0 || dweight.channels == 0 || dweight.columns == 0;
   *plan = {};
-  return IsHopper(device) && !empty && (forced || (dweight.columns <= kMostColumns && dweight.slots > 1)) &&
-         Plan(dweight, taps, gpu::ForwardOf(dweight, taps), device.multiprocessors, device.shared_bytes, plan);
+  return IsHopper(device) && !empty &&
+         Plan(dweight, taps, gpu::ForwardOf(dweight, taps), device.multiprocessors, device.shared_bytes, plan) &&
+         (forced || Pays(dweight, taps, device.multiprocessors, *plan));
 }
 
 }  // namespace knnconv::hopper

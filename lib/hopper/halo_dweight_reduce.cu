@@ -1,5 +1,6 @@
 #include "hopper/halo_dweight_reduce.h"
 
+#include "gpu/elements.h"
 #include "hopper/ptx.h"
 
 namespace knnconv::hopper {
@@ -15,10 +16,9 @@ KNNCONV_DEVICE void Add(float4* sum, const float4& other) {
   sum->w += other.w;
 }
 
-// A block has 32 threads' sums of one unit: of two rows of dw, two columns each.
+// A block has 32 threads' sums of one unit: of two rows of dw (or db, and nothing), two columns each.
 __global__ void __launch_bounds__(kWarps * 32)
     ReduceKernel(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ HaloDweightPlan plan) {
-  DN_CLOCKS DN_STAMP(0);
   __shared__ float4 shared[kWarps * 32];
   const int block = static_cast<int>(blockIdx.x), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int warps = plan.part_threads / 32, unit = block / warps % plan.units;
@@ -36,7 +36,6 @@ __global__ void __launch_bounds__(kWarps * 32)
                              unit * plan.part_threads + thread;
   float4 sum = {};
   WaitForPrerequisites();
-  DN_STAMP(1);
   for (int first = warp; first < slices; first += kBatch * kWarps) {
     float4 loaded[kBatch] = {};
 #pragma unroll
@@ -46,14 +45,11 @@ __global__ void __launch_bounds__(kWarps * 32)
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) Add(&sum, loaded[i]);
   }
-  DN_STAMP(2);
   shared[threadIdx.x] = sum;
   __syncthreads();
-  DN_STAMP(3);
   if (warp != 0) return;
 #pragma unroll
   for (int other = 1; other < kWarps; ++other) Add(&sum, shared[other * 32 + lane]);
-  DN_STAMP(4);
   const float value[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -66,15 +62,12 @@ __global__ void __launch_bounds__(kWarps * 32)
       gpu::StoreElement(dweight.dw, dweight.dw_type, int64_t{row + i % 2} * dweight.columns + own_column, value[i]);
     }
   }
-  DN_STAMP(5);
-  DN_PRINT("");
 }
 
 }  // namespace
 
 gpu::Status RunHaloReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const HaloDweightPlan& plan) {
-  KNNCONV_GPU_RETURN_IF_ERROR(
-      (gpu::Launch<ReduceKernel, 0>(site, 0, kWarps * 32, dweight, plan)));
+  KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<ReduceKernel, 0>(site, 0, kWarps * 32, dweight, plan)));
   if (site.prepare) return {};
   const int64_t blocks = int64_t{plan.column_tiles} * plan.kinds * plan.units * (plan.part_threads / 32);
   // Its blocks may start while the last ones of the kernel before still run.
@@ -92,4 +85,3 @@ gpu::Status RunHaloReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweig
 }
 
 }  // namespace knnconv::hopper
-DN_DUMP(DumpReduce)

@@ -1,4 +1,5 @@
-// The second kernel of a weight gradient of few channels on Hopper: adds up blocks' partial sums in slice order.
+// The second kernel of a weight gradient of few channels on Hopper: adds up blocks' partial sums, in an order that
+// follows from their number.
 #pragma once
 
 #include "gpu/dweight.h"

@@ -4,7 +4,6 @@
 #include "hopper/halo_kernel.h"
 #include "hopper/halo_launch.h"
 #include "hopper/halo_pair_kernel.h"
-#include "hopper/halo_patch_forward.h"
 
 namespace knnconv::hopper {
 
@@ -37,19 +36,6 @@ gpu::Status LaunchHaloLines(const gpu::LaunchSite& site, const gpu::TapGemm& gem
 }
 
 template <typename T, int kColumns>
-gpu::Status LaunchHaloPatches(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
-                              int shared_limit) {
-  using Shape = HaloShape<T, true, false, kColumns, 1>;
-  const int64_t blocks = int64_t{plan.column_tiles} * plan.blocks_of_kind;
-  if (gemm.source_type == gpu::Element::kF32) {
-    return gpu::LaunchSized<HaloPatchForward<Shape, float>>(site, blocks, Shape::kThreads, plan.bytes, shared_limit,
-                                                            gemm, plan);
-  }
-  return gpu::LaunchSized<HaloPatchForward<Shape, T>>(site, blocks, Shape::kThreads, plan.bytes, shared_limit, gemm,
-                                                      plan);
-}
-
-template <typename T, int kColumns>
 gpu::Status LaunchHaloPairs(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
                             int shared_limit) {
   using Shape = HaloShape<T, true, false, kColumns, 1>;
@@ -60,10 +46,6 @@ gpu::Status LaunchHaloPairs(const gpu::LaunchSite& site, const gpu::TapGemm& gem
 template <typename T>
 gpu::Status LaunchHalo(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
                        const HaloMaps& maps, int shared_limit) {
-  if (plan.patches) {
-    return HaloColumns(gemm) == 32 ? LaunchHaloPatches<T, 32>(site, gemm, plan, shared_limit)
-                                   : LaunchHaloPatches<T, 64>(site, gemm, plan, shared_limit);
-  }
   if (HasPairs(gemm)) {
     return HaloColumns(gemm) == 32 ? LaunchHaloPairs<T, 32>(site, gemm, plan, shared_limit)
                                    : LaunchHaloPairs<T, 64>(site, gemm, plan, shared_limit);

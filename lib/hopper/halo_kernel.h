@@ -9,10 +9,10 @@
 //         [ . . . . . . . . ]    the address
 //
 // The halo lies as wgmma reads it (halo_plan.h), so that A of every tap is an address into it and nothing is copied
-// twice. A team of 128 threads has tiles of its own, whose halos the copy engine brings ahead, as it takes results away.
-// The four teams of a multiprocessor share the weights.
+// twice. A team of 128 threads has tiles of its own, whose halos the copy engine brings ahead, as it takes results
+// away. The four teams of a multiprocessor share the weights and multiply in turn.
 //
-// What bounds it: source and result once through memory.
+// What bounds it: source and result once through memory; below 64 columns, A's way from shared memory.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,6 @@ template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     HaloKernel(const __grid_constant__ gpu::TapGemm gemm, const __grid_constant__ HaloPlan plan,
                const __grid_constant__ HaloMaps maps) {
-  DN_CLOCKS DN_STAMP(0);
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kHaloTeams][kHaloStages];
   __shared__ Barrier weight_parts[kWeightParts];
@@ -52,7 +51,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     bias[e] = gemm.bias != nullptr && column < gemm.columns ? gemm.bias[column] : 0.0f;
   }
   __syncthreads();
-  DN_STAMP(1);
   char* const stages = shared + team * plan.stages * plan.stage_bytes;
   char* const results = shared + plan.results_at + team * plan.results_pitch + thread / 32 * plan.warp_results;
   const auto load = [&](int number, int to_stage) {
@@ -70,15 +68,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   }
   if (thread == 0) load(tile, 0);
   __syncwarp();
+  // Teams ask for a second tile when they have their first: these would keep each other waiting.
   int stage = 0;
   uint32_t parity = 0;
   const int first_tile = block.part * kHaloTeams;  // of the block: no team has more tiles than the first
-#ifdef DN_TURNS
-  Turns
-#else
-  Rotation
-#endif
-  turns(team, (plan.all_tiles - first_tile + stride - 1) / stride);
+  Turns turns(team, (plan.all_tiles - first_tile + stride - 1) / stride);
 #pragma unroll 1
   for (; tile < plan.all_tiles; tile += stride) {
     HaloSums<Shape> sums;
@@ -89,7 +83,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     const HaloOperands<Shape> operands(plan, block, stages + stage * plan.stage_bytes, shared + plan.weight_at);
     barriers[team][stage].Wait(parity);
-    DN_STAMP(2);
     if (plan.stages > 1 && thread == 0) load(tile + stride, stage ^ 1);
     __syncwarp();  // products are a whole warp's
     turns.Take();
@@ -98,16 +91,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
     for (auto& block_sums : sums) PinSums(block_sums);
     SyncThreads(1 + team, kTeamThreads);  // the halo is read
-    DN_STAMP(3);
     const auto load_behind = [&] {
       if (plan.stages == 1 && thread == 0) load(tile + stride, stage);
       __syncwarp();
     };
     if (!plan.results_in_halo) load_behind();
-#ifndef DN_NOSTORE
     StoreBoxes<Shape>(gemm, plan, block, maps.out[block.pixel_class], tile, thread, bias, sums, results);
-#endif
-    DN_STAMP(4);
     if (plan.results_in_halo) {
       if (thread % 32 == 0) WaitForStoresToRead<0>();
       SyncThreads(1 + team, kTeamThreads);
@@ -123,8 +112,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     turns.Pass();
   }
   if (thread % 32 == 0) WaitForStoresToRead<0>();
-  DN_STAMP(5);
-  DN_PRINT("halo start, first, products, store, rest");
 }
 
 }  // namespace knnconv::hopper

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (number < plan.all_tiles) gpu::StageHalo(gemm, plan, taps, from, number, thread, raw);
     gpu::CommitCopies();
   };
-  StagePairWeights<Shape>(gemm, plan, block, gemm.window.kernel[1], weight, [&] { load(tile); });
+  StagePairWeights<Shape>(gemm, plan, block, weight, [&] { load(tile); });
   FillBias<Shape>(gemm, plan, block, shared);
   FenceAsyncProxy();
   __syncthreads();

@@ -1,13 +1,13 @@
 // Patches: what the taps of a pixel read, one tap behind the other with 4 channels each, where x has no more.
 //
-// A patch is a line of 128 bytes in shared memory, as products read it: pixels are rows in forward, depth in dweight.
+// A patch is a line of 128 bytes in shared memory, as products read it.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "gpu/halo_stage.h"
-#include "hopper/halo_plan.h"
+#include "hopper/halo_dweight_plan.h"
 
 namespace knnconv::hopper {
 

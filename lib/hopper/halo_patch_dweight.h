@@ -29,8 +29,7 @@ using PatchSums = DweightSums<1, kPatchRows>;
 template <typename T, typename From>
 __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
     HaloPatchDweight(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ gpu::TapGemm forward,
-                    const __grid_constant__ HaloDweightPlan plan, const __grid_constant__ CUtensorMap g) {
-  DN_CLOCKS DN_STAMP(0);
+                     const __grid_constant__ HaloDweightPlan plan, const __grid_constant__ CUtensorMap g) {
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kDweightTeams][kDweightStages];
   static_assert(sizeof(barriers) <= kDweightBarrierBytes);
@@ -56,7 +55,6 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
     for (int stage = 0; stage < plan.stages; ++stage) load(tile + stage * stride, stage);
   }
   __syncthreads();
-  DN_STAMP(1);
   ClearPatch(thread, patches);
   const uint32_t one = RoundBits<T, float>(__float_as_uint(1.0f));
   PatchSums sums = {};
@@ -66,7 +64,7 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
     const gpu::HaloTile at = gpu::FindTile(plan, number);
     const gpu::Divisor::Result pixel = plan.by_width.Divide(thread);
     return ReadPatch<From>(forward, at.image, at.i + pixel.quotient, at.j + pixel.remainder,
-                              number < plan.all_tiles);
+                           number < plan.all_tiles);
   };
   Patch patch = read(tile);
 #pragma unroll 1
@@ -75,7 +73,6 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
     FenceAsyncProxy();
     SyncThreads(1 + team, kTeamThreads);
     barriers[team][stage].Wait(parity);
-    DN_STAMP(2);
     const char* const cotangent = stages + stage * plan.stage_bytes;
     const uint64_t a = DescribeLines(cotangent, plan.cotangent_bytes, 8 * plan.cotangent_bytes);
     const uint64_t b = Describe<Major::kMN>(patches);
@@ -97,11 +94,8 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 2)
       parity ^= 1;
     }
   }
-  DN_STAMP(3);
   const auto unit = [&](int i) { return UnitOf(sums[0], i); };
   StoreSums<kPatchRows / 8>(plan, team, thread, unit, shared, dweight.partials);
-  DN_STAMP(5);
-  DN_PRINT("patch dweight start, first, loop, sums, bias");
 }
 
 }  // namespace knnconv::hopper

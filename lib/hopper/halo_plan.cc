@@ -15,15 +15,12 @@ constexpr int kMostBox = 256;  // elements of a dimension of a box
 
 int32_t Rounded(int64_t bytes, int64_t unit) { return static_cast<int32_t>(CeilDiv(bytes, unit) * unit); }
 
-bool TakesPatches(const TapGemm& gemm) { return HasPairs(gemm) && !gemm.transposed && gemm.slots <= kPatchTaps; }
-
 // What the copy engine and 16-byte accesses demand.
 bool Suits(const TapGemm& gemm) {
   const gpu::WindowTaps& window = gemm.window;
   if (gemm.kind != gpu::Taps::kWindow || gemm.groups.count() != 1 || gemm.source_rows == 0) return false;
   if (gemm.columns % 8 != 0 || !IsAligned(gemm.out)) return false;
   if (HasPairs(gemm)) {
-    if (TakesPatches(gemm)) return true;
     // Two taps make a core's 8 in depth, two of these a step.
     const bool whole_steps = window.kernel[1] % 4 == 0 || window.kernel[1] % 4 == 3;
     return !gemm.transposed && gemm.depth > 0 && window.stride[1] == 2 && window.dilation[1] == 1 && whole_steps;
@@ -64,20 +61,13 @@ void LayOutPairs(const TapGemm& gemm, HaloPlan* plan) {
   plan->copied_bytes = plan->raw_bytes;
 }
 
-void LayOutPatches(const TapGemm& gemm, HaloPlan* plan) {
-  plan->patches = true;
-  plan->steps_of_group = static_cast<int32_t>(CeilDiv(gemm.slots * gpu::kMostQuadChannels, kHaloDepth));
-  plan->steps = plan->steps_of_group;
-  plan->copied_bytes = kTilePatchBytes;
-}
-
 // What lies where in a block's shared memory. False where there is no room.
 bool LayOutBlock(const TapGemm& gemm, int shared_limit, HaloPlan* plan) {
   constexpr int kAlignment = 1024;
   const bool lines = !HasPairs(gemm);
   const int columns = HaloColumns(gemm);
   const int64_t weight_bytes = int64_t{plan->steps} * columns * kHaloDepth * 2;
-  const int64_t halo_bytes = lines || plan->patches ? 0 : 2 * plan->halo[0] * plan->halo_line;
+  const int64_t halo_bytes = lines ? 0 : 2 * plan->halo[0] * plan->halo_line;
   const int64_t result_bytes = kHaloBlocks * kBlockSide * kBlockSide * columns * gpu::ElementBytes(gemm.out_type);
   // Two stages and room for results, or less of both: results in the halo's place, then one stage.
   const auto fits = [&](int stages, bool results_in_halo) {
@@ -119,10 +109,7 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
   const int64_t column_tiles = CeilDiv(gemm.columns, columns), kinds = plan->classes * column_tiles;
   if (kinds > INT32_MAX || gemm.nodes * gemm.columns > INT32_MAX) return false;
   plan->column_tiles = static_cast<uint32_t>(column_tiles);
-  const bool patches = TakesPatches(gemm);
-  if (patches) {
-    LayOutPatches(gemm, plan);
-  } else if (pairs) {
+  if (pairs) {
     LayOutPairs(gemm, plan);
   } else if (std::max(plan->halo[0], plan->halo[1]) > kMostBox) {
     return false;
@@ -130,7 +117,6 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
     LayOutLines(gemm, plan);
   }
   plan->row_pitch = plan->step[0] * plan->halo_line;
-
   if (!LayOutBlock(gemm, shared_limit, plan)) return false;
 
   // A block keeps its weights for all its tiles: blocks of all kinds together fill the device once.
@@ -141,7 +127,7 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
 
 // Where channels are few, and an image fills its tiles.
 bool Pays(const TapGemm& gemm, const HaloPlan& plan) {
-  const bool few = (gemm.depth <= 32 && gemm.columns <= 64) || (gemm.depth <= 64 && gemm.columns <= 32);
+  const bool few = gemm.depth <= 64 && gemm.columns <= 64;
   const auto& size = gpu::LargestClass(gemm.window).pixels;
   const int64_t covered = int64_t{plan.tiles[0]} * plan.tile[0] * plan.tiles[1] * plan.tile[1];
   return few && gemm.slots > 1 && 2 * size[0] * size[1] > covered;

@@ -26,13 +26,8 @@ inline constexpr int kTeamThreads = 128;
 inline constexpr int kHaloBlocks = 2;  // of a tile
 inline constexpr int kHaloDepth = 16;  // of a product
 inline constexpr int kWeightParts = 4;  // that arrive one by one: lines of taps, the last with all that are left
-inline constexpr int kHaloBarrierBytes = (kHaloTeams * kHaloStages + kWeightParts) * 8;  // of shared memory besides a plan's
-
-// Of up to 4 channels, threads may gather patches instead (halo_patch.h).
-inline constexpr int kPatchTaps = 9;
-inline constexpr int kPatchBytes = 128;                     // of a line
-inline constexpr int kPatchChunks = (kPatchTaps + 1) / 2;  // of 16 bytes: taps, and one more element
-inline constexpr int kTilePatchBytes = kHaloBlocks * kBlockSide * kBlockSide * kPatchBytes;
+// Of shared memory besides a plan's.
+inline constexpr int kHaloBarrierBytes = (kHaloTeams * kHaloStages + kWeightParts) * 8;
 
 // Columns of a tile: 32 or 64.
 inline int HaloColumns(const gpu::TapGemm& gemm) { return gemm.columns <= 32 ? 32 : 64; }
@@ -49,7 +44,6 @@ inline bool HasPairs(const gpu::TapGemm& gemm) { return gemm.depth <= gpu::kMost
 
 struct HaloPlan : gpu::HaloGeometry {
   PixelClasses classes_of_pixels;
-  bool patches;  // are gathered
   uint32_t column_tiles, blocks_of_kind;  // thread blocks; a kind: group, class, column tile
   int32_t blocks_across;                  // of pixels in a tile
   int32_t pixel_bytes;                    // of a line's pixel; with pairs, from a tile's pixel to the next

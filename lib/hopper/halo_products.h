@@ -31,6 +31,32 @@ using HaloSums = float[kHaloBlocks][Shape::kColumns / 2];
 KNNCONV_DEVICE int BlockDown(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? block : 0; }
 KNNCONV_DEVICE int BlockAcross(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? 0 : block; }
 
+// Two teams and two others multiply in turn, so that of each pair one multiplies while the other waits for copies,
+// makes pairs or stores; a team alone does not keep the tensor cores busy, since its products wait for each other. It
+// passes its turn on before its last products, so that others follow without a gap. All teams of a block take equally
+// many turns.
+class Turns {
+ public:
+  KNNCONV_DEVICE Turns(int team, int count) : team_(team), left_(count) {
+    if (!IsFirst() && left_ > 0) ArriveAt(Id(team_ ^ 2), 2 * kTeamThreads);
+  }
+  KNNCONV_DEVICE int Left() const { return left_; }
+  KNNCONV_DEVICE void Take() const { SyncThreads(Id(team_), 2 * kTeamThreads); }
+  KNNCONV_DEVICE void Pass() {
+    --left_;
+    if (IsFirst() || left_ > 0) ArriveAt(Id(team_ ^ 2), 2 * kTeamThreads);
+  }
+
+ private:
+  static_assert(kHaloTeams == 4);
+  KNNCONV_DEVICE bool IsFirst() const { return team_ < 2; }
+  // Of the barrier where a team waits for the other.
+  KNNCONV_DEVICE static int Id(int team) { return 1 + kHaloTeams + team; }
+
+  const int team_;
+  int left_;
+};
+
 // Where a tile's operands begin, and how wgmma finds them.
 template <typename Shape>
 struct HaloOperands {
@@ -55,9 +81,9 @@ struct HaloOperands {
 
 // Starts a tile's products, and leaves them running. All that moves are the lower halves of descriptions.
 // `weight_parts`: barriers of the weights, or null where they are there. Before the last line of taps, passes the turn.
-template <typename Shape, typename Order>
+template <typename Shape>
 KNNCONV_DEVICE void StartProducts(const HaloPlan& plan, const HaloBlock& place, const HaloOperands<Shape>& operands,
-                                  Barrier* weight_parts, Order& turns, HaloSums<Shape>& sums) {
+                                  Barrier* weight_parts, Turns& turns, HaloSums<Shape>& sums) {
   uint32_t line = 0, b_low = operands.b_low;
   if (place.lines == 0) turns.Pass();
 #pragma unroll 1
@@ -88,53 +114,5 @@ KNNCONV_DEVICE void StartProducts(const HaloPlan& plan, const HaloBlock& place, 
     line += place.line_step;
   }
 }
-
-// Two teams and two others multiply in turn, so that of each pair one multiplies while the other waits for copies,
-// makes pairs or stores; a team alone does not keep the tensor cores busy, since its products wait for each other. All
-// teams of a block take equally many turns.
-class Turns {
- public:
-  KNNCONV_DEVICE Turns(int team, int count) : team_(team), left_(count) {
-    if (!IsFirst() && left_ > 0) ArriveAt(Id(team_ ^ 2), 2 * kTeamThreads);
-  }
-  KNNCONV_DEVICE int Left() const { return left_; }
-  KNNCONV_DEVICE void Take() const { SyncThreads(Id(team_), 2 * kTeamThreads); }
-  KNNCONV_DEVICE void Pass() {
-    --left_;
-    if (IsFirst() || left_ > 0) ArriveAt(Id(team_ ^ 2), 2 * kTeamThreads);
-  }
-
- private:
-  static_assert(kHaloTeams == 4);
-  KNNCONV_DEVICE bool IsFirst() const { return team_ < 2; }
-  // Of the barrier where a team waits for the other.
-  KNNCONV_DEVICE static int Id(int team) { return 1 + kHaloTeams + team; }
-
-  const int team_;
-  int left_;
-};
-
-// One team multiplies, while the others wait for copies or store: products of one keep the tensor cores busy. It passes
-// its turn on before its last products, so that those of the next follow without a gap. All teams of a block take equally many turns.
-class Rotation {
- public:
-  KNNCONV_DEVICE Rotation(int team, int count) : team_(team), left_(count) {
-    if (IsLast() && left_ > 0) ArriveAt(Id(0), 2 * kTeamThreads);
-  }
-  KNNCONV_DEVICE int Left() const { return left_; }
-  KNNCONV_DEVICE void Take() const { SyncThreads(Id(team_), 2 * kTeamThreads); }
-  KNNCONV_DEVICE void Pass() {
-    --left_;
-    if (!IsLast() || left_ > 0) ArriveAt(Id((team_ + 1) % kHaloTeams), 2 * kTeamThreads);
-  }
-
- private:
-  KNNCONV_DEVICE bool IsLast() const { return team_ == kHaloTeams - 1; }
-  // Of the barrier where a team waits for the one before it.
-  KNNCONV_DEVICE static int Id(int team) { return 1 + kHaloTeams + team; }
-
-  const int team_;
-  int left_;
-};
 
 }  // namespace knnconv::hopper

@@ -1,4 +1,4 @@
-// What a halo kernel puts into shared memory for wgmma: steps, weights, and pairs of pixels.
+// What a halo kernel puts into shared memory for wgmma: halos, weights, and pairs of pixels.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,13 @@ KNNCONV_DEVICE HaloBlock OpenHalo(const gpu::TapGemm& gemm, const HaloPlan& plan
   const PixelClass& pixels = plan.classes_of_pixels.of[pixel_class];
   const PixelLine &down = pixels.line[0], &across = pixels.line[1];
   const int line_step = uniform(down.offset_step * plan.halo_line / 16);
-  if constexpr (Shape::kPairs) return {pixels, pixel_class, first_column, part, uniform(down.count), plan.steps_of_group, 0, line_step, 2};
+  if constexpr (Shape::kPairs) {
+    return {pixels, pixel_class, first_column, part, uniform(down.count), plan.steps_of_group, 0, line_step, 2};
+  }
   const int first_at = uniform(down.offset * plan.halo_line + across.offset * plan.pixel_bytes);
   const int column_step = uniform(across.offset_step * plan.pixel_bytes / 16);
-  return {pixels, pixel_class, first_column, part, uniform(down.count), uniform(across.count), first_at, line_step, column_step};
+  const int lines = uniform(down.count), columns = uniform(across.count);
+  return {pixels, pixel_class, first_column, part, lines, columns, first_at, line_step, column_step};
 }
 
 // Loads a tile's halo of lines to `to`. By one thread.
@@ -102,16 +105,16 @@ KNNCONV_DEVICE void LoadWeightLine(const gpu::TapGemm& gemm, const HaloBlock& bl
 
 // Weights of pairs as wgmma's B: a core's lines are columns, of two taps with 4 channels each.
 template <typename Shape, typename Meanwhile>
-KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block,
-                                     int line_taps, char* to, const Meanwhile& meanwhile) {
+KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to,
+                                     const Meanwhile& meanwhile) {
   using T = typename Shape::T;
   const T* const weight = static_cast<const T*>(gemm.weight);
   // Unit i: a column's channels of one tap; lines of taps are filled up to whole steps.
   const auto load = [&](int i) {
     const int tap = i / Shape::kColumns, column = block.first_column + i % Shape::kColumns;
     const int line = tap / (plan.steps_of_group * 4), across = tap - line * plan.steps_of_group * 4;
-    const bool exists = across < line_taps && column < gemm.columns;
-    const int64_t slot = int64_t{line} * line_taps + across;
+    const bool exists = across < gemm.window.kernel[1] && column < gemm.columns;
+    const int64_t slot = int64_t{line} * gemm.window.kernel[1] + across;
     const int64_t at = exists ? slot * gemm.depth * gemm.columns + column : 0;
     return gpu::ReadElements<T, gpu::kMostQuadChannels>(weight + at, exists ? gemm.depth : 0, gemm.columns);
   };

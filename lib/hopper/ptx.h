@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cuda.h>
-#include <cstdio>
 
 #include <cstdint>
 
@@ -16,19 +15,6 @@ inline constexpr uint32_t kAllLanes = 0xffffffffu;  // of a warp
 KNNCONV_DEVICE uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
-
-#ifdef DN_CLOCK
-static __device__ long long dn_stamps[264][8];
-#define DN_CLOCKS long long dn_clock[6] = {};
-#define DN_STAMP(k) do { if (dn_clock[k] == 0) dn_clock[k] = clock64(); } while (0)
-#define DN_PRINT(name) do { if (threadIdx.x == 0 && blockIdx.x < 264) for (int dn = 0; dn < 6; ++dn) dn_stamps[blockIdx.x][dn] = dn_clock[dn]; } while (0)
-#define DN_DUMP(function) void function(const char* name) { static long long h[264][8]; cudaDeviceSynchronize(); cudaMemcpyFromSymbol(h, knnconv::hopper::dn_stamps, sizeof(h)); for (int b : {0, 5, 77, 100, 127}) printf("%s block %d: %lld %lld %lld %lld %lld total %lld\n", name, b, h[b][1] - h[b][0], h[b][2] - h[b][1], h[b][3] - h[b][2], h[b][4] - h[b][3], h[b][5] - h[b][4], h[b][5] - h[b][0]); }
-#else
-#define DN_CLOCKS
-#define DN_STAMP(k)
-#define DN_PRINT(name)
-#define DN_DUMP(function)
-#endif
 
 // A barrier in shared memory, in phase 0 after Init. A phase ends when `arrivals` threads have arrived and all bytes
 // that were announced have been written.
@@ -164,8 +150,8 @@ KNNCONV_DEVICE void WaitForStoresToRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Writes four 8x8 matrices of 16-bit elements: lane 8 * i + r gives the address of row r of matrix i, and lane l holds of
-// each matrix row l / 4 the elements 2 * (l % 4) and the next.
+// Writes four 8x8 matrices of 16-bit elements: lane 8 * i + r gives the address of row r of matrix i; lane l holds, of
+// row l / 4 of each matrix, elements 2 * (l % 4) and the next.
 KNNCONV_DEVICE void StoreMatrices(void* row, const uint32_t (&value)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(SharedAddress(row)),
                "r"(value[0]), "r"(value[1]), "r"(value[2]), "r"(value[3])

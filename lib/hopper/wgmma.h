@@ -113,7 +113,7 @@ KNNCONV_DEVICE void PinSums(float (&sums)[kCount]) {
 // 16 * (t / 32) + 8 * h + t % 32 / 4 the columns 8 * j + 2 * (t % 4) + {0, 1} in d[4 * j + 2 * h + {0, 1}].
 template <typename T, int kN, Major kMajorA, Major kMajorB>
 KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate = true) {
-  static_assert(kN == 8 || kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256, "no such product here");
+  static_assert(kN == 8 || kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256, "no such product");
   const int add = accumulate ? 1 : 0;
   KNNCONV_WGMMA_OF(8, 4, 4, 5, 6, 7, 8)
   KNNCONV_WGMMA_OF(32, 16, 16, 17, 18, 19, 20)

@@ -89,7 +89,9 @@ void CheckFamilies() {
     Require(name + " 32 -> 32 on 8.0", Ask(Image(dinput, 256, 32, 32, 32), kA100) == kHaloPatches);
     Require(name + " 32 -> 32, wmma",
             Ask(Image(dinput, 256, 32, 32, 32), kH200, Wanted(KernelFamily::kAnyPortable)) == kHaloPatches);
-    Require(name + " 64 -> 64", Ask(Image(dinput, 256, 16, 64, 64), kH200) == kHopperTiles);
+    Require(name + " 64 -> 64", Ask(Image(dinput, 256, 16, 64, 64), kH200) == kHopperPatches);
+    Require(name + " 64 -> 64 of 8x8 pixels", Ask(Image(dinput, 256, 8, 64, 64), kH200) == kHopperTiles);
+    Require(name + " 72 -> 64", Ask(Image(dinput, 256, 16, 72, 64), kH200) == kHopperTiles);
     Require(name + " 64 -> 64 on 8.0", Ask(Image(dinput, 256, 16, 64, 64), kA100) == kTiles);
     Require(name + " of one tap", Ask(Image(dinput, 256, 32, 32, 32, 1), kH200) == kTiles);
     Require(name + " of 8x8 pixels", Ask(Image(dinput, 256, 8, 32, 32), kH200) == kTiles);

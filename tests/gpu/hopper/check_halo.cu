@@ -13,12 +13,6 @@
 #include "hopper/halo.h"
 #include "hopper/halo_dweight.h"
 
-#ifdef DN_CLOCK
-void DumpHalo(const char*);
-void DumpDweight(const char*);
-void DumpReduce(const char*);
-#endif
-
 namespace {
 
 using namespace check;
@@ -227,12 +221,6 @@ void Time(const std::string& name, const Window& w, Element x_type) {
   std::printf("%-24s floor %.4f", name.c_str(), bytes / kBytesOfMillisecond);
   for (Pass pass : {Pass::kForward, Pass::kDinput, Pass::kDweight}) {
     if (!Run(copies[0], pass, false, stream) || once) continue;
-#ifdef DN_CLOCK
-    for (int i = 0; i < 6; ++i) Run(copies[i % 4], pass, false, stream);
-    std::printf("\n%s %s\n", name.c_str(), kNames[static_cast<int>(pass)]);
-    if (pass == Pass::kDweight) { DumpDweight("dweight start first loop sums bias"); DumpReduce("reduce wait 0 0 0 rest"); } else { DumpHalo("start first products store rest"); }
-    continue;
-#endif
     const bool chosen = Run(copies[0], pass, true, stream);
     std::printf("  %s %.4f%s", kNames[static_cast<int>(pass)], Milliseconds(copies, pass, stream),
                 chosen ? "" : " (not chosen)");
