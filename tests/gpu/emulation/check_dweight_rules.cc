@@ -87,8 +87,8 @@ void CheckFamilies() {
   Require("dweight stem", Ask(Gradient(128, 121, 3, 96), Neighbours(4085, 964, 121), kH200) == kStems);
   Require("dweight stem with slots", Ask(Gradient(128, 121, 3, 96), Slots(4085, 964, 121, 121), kH200) == kTiles);
   Require("dweight, bfloat16 on 7.5", Ask(Gradient(256, 9, 64, 64), Pixels(16), kT4) == kNone);
-  const Kernel refused = Ask(Gradient(256, 9, 64, 64), Pixels(16), kH200, Wanted(KernelFamily::kHopper));
-  Require("dweight, Hopper", refused == kHopperTiles);
+  const Kernel forced = Ask(Gradient(256, 9, 64, 128), Pixels(16), kH200, Wanted(KernelFamily::kHopper));
+  Require("dweight, Hopper", forced == kHopperTiles);
   Require("dweight, no Hopper",
           Ask(Gradient(256, 9, 60, 64), Pixels(16), kH200, Wanted(KernelFamily::kHopper)) == kNone);
 }

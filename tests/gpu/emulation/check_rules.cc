@@ -228,6 +228,8 @@ void CheckOffsets() {
     *operand = nullptr;
   }
   gemm.bias = static_cast<const float*>(At(4));
+  Require("few channels, bias", Ask(gemm, kH200) == kHopperPatches);
+  gemm.columns = 128;
   Require("Hopper, bias", Ask(gemm, kH200) == kTiles);
   TapGemm few = Image(false, 256, 32, 32, 32);
   for (const void** operand : {&few.source, &few.weight, const_cast<const void**>(&few.out)}) {
