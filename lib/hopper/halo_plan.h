@@ -53,11 +53,11 @@ struct HaloPlan : gpu::HaloGeometry {
   // Steps of 16 in depth: of a tap or, with pairs, of a line of taps; of all, in the class with the most. The second 8
   // of a step of pairs lie `lead` bytes further on; in the last step of a line, `last_lead`.
   int32_t steps_of_group, steps, lead, last_lead;
-  // Places in shared memory, from an address that is a multiple of 1024 on. A stage is what copies write: a halo of
-  // lines, or lines as they lie in memory.
-  // Of results: a team's, and a warp's among them. They may take the place of the halo that gave them.
+  // Room for results of lines: a team's, and a warp's among them. They may take the place of the halo that gave them.
   int32_t results_at, results_pitch, warp_results;
   bool results_in_halo;
+  // Places in shared memory, from an address that is a multiple of 1024 on. A stage is what copies write: a halo of
+  // lines, or lines as they lie in memory.
   int32_t bias_at, weight_at, halo_at, stage_bytes, copied_bytes, stages, bytes;
 };
 

@@ -10,7 +10,7 @@
 
 namespace knnconv::hopper {
 
-// By the copy engine, for columns as they are: through `results` in shared memory, kWarpBytes of the warp's own.
+// By the copy engine, for columns as they are: through `results` in shared memory, the warp's own.
 template <typename Shape, typename Out>
 class BoxWriter {
   static constexpr int kPixels = 2 * kBlockSide;  // that a warp has of a block
