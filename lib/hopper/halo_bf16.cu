@@ -2,5 +2,5 @@
 
 namespace knnconv::hopper {
 template gpu::Status LaunchHalo<gpu::BFloat>(const gpu::LaunchSite&, const gpu::TapGemm&, const HaloPlan&,
-                                          const CUtensorMap&, int);
+                                          const HaloMaps&, int);
 }  // namespace knnconv::hopper

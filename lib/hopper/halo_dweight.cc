@@ -1,8 +1,8 @@
 #include "hopper/halo_dweight.h"
 
-#include "gpu/dweight_reduce.h"
 #include "gpu/halo_dweight_plan.h"
 #include "hopper/halo_dweight_launch.h"
+#include "hopper/halo_dweight_reduce.h"
 #include "hopper/halo_map.h"
 
 namespace knnconv::hopper {
@@ -15,8 +15,10 @@ gpu::Status RunHalo(const gpu::LaunchSite& site, const Dweight& dweight, const D
   CUtensorMap x{}, g{};
   KNNCONV_GPU_RETURN_IF_ERROR(PrepareTensorMaps());
   if (!site.prepare) {
-    KNNCONV_GPU_RETURN_IF_ERROR(Encode(ImageMap(type, dweight.x, dweight.batch, taps.in_size, dweight.channels,
-                                                plan.halo, plan.pixel_bytes), &x));
+    if (!HasPatches(dweight)) {
+      KNNCONV_GPU_RETURN_IF_ERROR(Encode(ImageMap(type, dweight.x, dweight.batch, taps.in_size, dweight.channels,
+                                                  plan.halo, plan.pixel_bytes), &x));
+    }
     KNNCONV_GPU_RETURN_IF_ERROR(Encode(ImageMap(type, dweight.g, dweight.batch, taps.out_size, dweight.columns,
                                                 plan.tile, plan.cotangent_bytes), &g));
   }
@@ -25,7 +27,7 @@ gpu::Status RunHalo(const gpu::LaunchSite& site, const Dweight& dweight, const D
       type == gpu::Element::kF16
           ? LaunchHaloDweight<gpu::Half>(site, dweight, forward, plan, x, g, device.shared_bytes)
           : LaunchHaloDweight<gpu::BFloat>(site, dweight, forward, plan, x, g, device.shared_bytes));
-  return gpu::RunReduce(site, dweight, plan.slices, 1);
+  return RunHaloReduce(site, dweight, plan);
 }
 
 }  // namespace knnconv::hopper

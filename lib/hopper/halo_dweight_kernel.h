@@ -1,14 +1,15 @@
 // Weight gradients of few channels on Hopper, each tile's halo of x and its pixels of g in shared memory once:
 //
 //     dw[tap, c, o] = sum over pixels p:  x[p's place + offset(tap), c] * g[p, o]
-//     db[o] = sum over pixels p:  g[p, o]
+//     db[o] = sum over pixels p:  1 * g[p, o]
 //
 //         rows o              columns (tap, channel)
 //         [ g's tile ]^T  @  [ x's halo, moved by the tap ]        depth: 16 pixels a step
 //
 // Both operands lie as the copy engine writes them and wgmma reads them, pixels along the depth: a tap moves the
-// address of x and nothing is copied twice. A team of 128 threads holds all of dw for 64 columns in registers while it
-// walks over its tiles; at the end a block's two teams are added up. db is added up by threads.
+// address of x and nothing is copied twice. A team of 128 threads holds dw for 64 columns in registers, all of it or a
+// kind's share, while it walks over its tiles; at the end a block's two teams are added up, and a second kernel adds up the blocks
+// (halo_dweight_reduce.h). db is a product with ones.
 //
 // What bounds it: x and g once through memory, and products of 64 rows where g has fewer columns.
 #pragma once
@@ -18,12 +19,18 @@
 #include "gpu/halo_block.h"
 #include "gpu/launch.h"
 #include "hopper/halo_dweight_plan.h"
+#include "hopper/halo_dweight_sums.h"
 #include "hopper/ptx.h"
 #include "hopper/wgmma.h"
 
 namespace knnconv::hopper {
 
-using HaloDweightSums = float[kDweightGroups][kGroupRows / 2];
+// `bias`: of g's columns, eight times the same.
+template <int kGroups, int kRows>
+struct HaloDweightSums {
+  DweightSums<kGroups, kRows> weight;
+  float bias[4];
+};
 
 // Loads a tile's halo and its pixels of g to a stage. By one thread.
 KNNCONV_DEVICE void LoadStage(const HaloDweightPlan& plan, const CUtensorMap& x, const CUtensorMap& g,
@@ -35,118 +42,58 @@ KNNCONV_DEVICE void LoadStage(const HaloDweightPlan& plan, const CUtensorMap& x,
   LoadBox(to + plan.halo_room, &g, full, first_column, tile.j, tile.i, tile.image);
 }
 
-// Starts a tile's products, and leaves them running.
-template <typename T>
+// Starts a tile's products, and leaves them running. `first_group`: of the block's kind, the first of which sums g.
+template <typename T, int kGroups, int kRows>
 KNNCONV_DEVICE void StartProducts(const gpu::TapGemm& forward, const HaloDweightPlan& plan, const char* stage,
-                                  HaloDweightSums& sums) {
-  uint64_t a = DescribeLines(stage + plan.halo_room, plan.cotangent_bytes, 8 * plan.cotangent_bytes);
-  uint64_t b[kDweightGroups];
+                                  const char* ones, int first_group, HaloDweightSums<kGroups, kRows>& sums) {
+  const uint64_t a = DescribeLines(stage + plan.halo_room, plan.cotangent_bytes, 8 * plan.cotangent_bytes);
+  const uint64_t b = DescribeLines(stage, plan.pixel_bytes, plan.half_pitch, plan.tap_pitch);
+  const uint32_t first_a = Uniform(a), a_high = Uniform(a >> 32), b_high = Uniform(b >> 32);
+  uint32_t a_low = first_a, b_low[kGroups];
 #pragma unroll
-  for (int group = 0; group < kDweightGroups; ++group) {
+  for (int i = 0; i < kGroups; ++i) {
     // Groups that dw lacks repeat others, and are not stored.
-    const int column = plan.pieces == 1 ? group : group / plan.pieces, piece = group - column * plan.pieces;
-    const int across = column < forward.window.kernel[1] ? column : 0;
+    const int group = first_group + i, column = plan.pieces == 1 ? group : group / plan.pieces;
+    const int across = column < forward.window.kernel[1] ? column : 0, piece = group - column * plan.pieces;
     const int at = across * forward.window.dilation[1] * plan.pixel_bytes + piece * plan.taps_of_group * plan.tap_pitch;
-    b[group] = DescribeLines(stage + at, plan.pixel_bytes, plan.half_pitch, plan.tap_pitch);
+    b_low[i] = Uniform(b + at / 16);
   }
+  const uint32_t next_a = plan.cotangent_bytes, next_b = plan.step_pitch / 16;  // 16 pixels in units of 16 bytes
 #pragma unroll 1
-  for (int step = 0; step < plan.steps; ++step) {
+  for (int step = 0; step < kDweightSteps; ++step) {
     FenceProducts();
 #pragma unroll
-    for (int group = 0; group < kDweightGroups; ++group) {
-      MultiplyAdd<T, kGroupRows, Major::kMN, Major::kMN>(sums[group], a, b[group]);
-      b[group] += plan.step_pitch / 16;
+    for (int i = 0; i < kGroups; ++i) {
+      MultiplyAdd<T, kRows, Major::kMN, Major::kMN>(sums.weight[i], Join(a_low, a_high), Join(b_low[i], b_high));
+      b_low[i] += next_b;
     }
-    a += 16 * plan.cotangent_bytes / 16;
+    a_low += next_a;
+    CommitProducts();
+  }
+  a_low = first_a;
+#pragma unroll 1
+  for (int step = first_group == 0 ? 0 : kDweightSteps; step < kDweightSteps; ++step) {
+    FenceProducts();
+    MultiplyAdd<T, 8, Major::kMN, Major::kMN>(sums.bias, Join(a_low, a_high), DescribeCores(ones, 128, 128));
+    a_low += next_a;
     CommitProducts();
   }
 }
 
-// Adds the thread's share of a tile of g: 8 columns, every so manyth pixel.
-template <typename T>
-KNNCONV_DEVICE void AddCotangent(const HaloDweightPlan& plan, const char* cotangent, int thread,
-                                 float (&bias)[gpu::kHaloChunk]) {
-  constexpr int kChunks = kDweightColumns / gpu::kHaloChunk;
-  const int chunk = thread % kChunks, mask = plan.cotangent_bytes / 16 - 1;
-  if (chunk > mask) return;
-#pragma unroll 2
-  for (int pixel = thread / kChunks; pixel < kDweightPixels; pixel += kTeamThreads / kChunks) {
-    const int at = pixel * plan.cotangent_bytes + chunk * 16;
-    union {
-      uint4 bits;
-      T value[gpu::kHaloChunk];
-    } line{*reinterpret_cast<const uint4*>(cotangent + (at ^ (at >> 7 & mask) << 4))};  // swizzled
-#pragma unroll
-    for (int e = 0; e < gpu::kHaloChunk; ++e) bias[e] += gpu::ToFloat(line.value[e]);
-  }
-}
-
-// Writes a slice's sums.
-KNNCONV_DEVICE void StoreSums(const gpu::Dweight& dweight, const gpu::TapGemm& forward, const HaloDweightPlan& plan,
-                              int64_t slice, int first_column, int thread, const HaloDweightSums& sums) {
-  const int lane = thread % 32, own_column = first_column + thread / 32 * 16 + lane / 4;
-  float* const out = dweight.partials + slice * dweight.slots * dweight.channels * dweight.columns;
-#pragma unroll
-  for (int group = 0; group < kDweightGroups; ++group) {
-    const int across = group / plan.pieces;
-    if (across >= forward.window.kernel[1]) break;
-#pragma unroll
-    for (int j = 0; j < kGroupRows / 8; ++j) {
-      const int tap = j * 8 >> plan.tap_elements_log2, down = group % plan.pieces * plan.taps_of_group + tap;
-      const int channel = j * 8 - (tap << plan.tap_elements_log2);
-      if (down >= forward.window.kernel[0] || channel >= dweight.channels) continue;
-      const int row = (down * forward.window.kernel[1] + across) * dweight.channels + channel + lane % 4 * 2;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = own_column + i / 2 * 8;
-        if (column < dweight.columns) out[int64_t{row + i % 2} * dweight.columns + column] = sums[group][j * 4 + i];
-      }
-    }
-  }
-}
-
-// Adds the second team's sums to the first's.
-KNNCONV_DEVICE void AddTeams(int team, float* scratch, HaloDweightSums& sums) {
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kDweightGroups * kGroupRows / 2; ++i) {
-    if (team == 1) scratch[i * kTeamThreads] = sums[i / (kGroupRows / 2)][i % (kGroupRows / 2)];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kDweightGroups * kGroupRows / 2; ++i) {
-    if (team == 0) sums[i / (kGroupRows / 2)][i % (kGroupRows / 2)] += scratch[i * kTeamThreads];
-  }
-}
-
-// Writes the columns of g that threads have added up, in the threads' order.
-KNNCONV_DEVICE void StoreBias(const gpu::Dweight& dweight, float* out, int first_column, float* scratch,
-                              const float (&bias)[gpu::kHaloChunk]) {
-  constexpr int kChunks = kDweightColumns / gpu::kHaloChunk, kShares = kDweightTeams * kTeamThreads / kChunks;
-  float* const line = scratch + threadIdx.x / kChunks * kDweightColumns + threadIdx.x % kChunks * gpu::kHaloChunk;
-  __syncthreads();
-#pragma unroll
-  for (int e = 0; e < gpu::kHaloChunk; ++e) line[e] = bias[e];
-  __syncthreads();
-  const int column = first_column + static_cast<int>(threadIdx.x);
-  if (threadIdx.x >= kDweightColumns || column >= dweight.columns) return;
-  float sum = 0.0f;
-  for (int share = 0; share < kShares; ++share) sum += scratch[share * kDweightColumns + threadIdx.x];
-  out[column] = sum;
-}
-
-template <typename T>
+template <typename T, int kGroups, int kRows>
 __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     HaloDweightKernel(const __grid_constant__ gpu::Dweight dweight, const __grid_constant__ gpu::TapGemm forward,
                       const __grid_constant__ HaloDweightPlan plan, const __grid_constant__ CUtensorMap x,
                       const __grid_constant__ CUtensorMap g) {
   extern __shared__ char unaligned[];
   __shared__ Barrier barriers[kDweightTeams][kDweightStages];
-  static_assert(sizeof(barriers) == kDweightBarrierBytes);
+  __shared__ alignas(16) T ones[kOnes];
+  static_assert(sizeof(barriers) + sizeof(ones) == kDweightBarrierBytes);
   char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
-  const int slice = static_cast<int>(blockIdx.x / plan.column_tiles);
-  const int first_column = static_cast<int>(blockIdx.x % plan.column_tiles) * kDweightColumns;
-  const int team = threadIdx.x / kTeamThreads, thread = threadIdx.x % kTeamThreads;
+  const int first_group = static_cast<int>(blockIdx.x % plan.kinds) * kGroups;
+  const int part = static_cast<int>(blockIdx.x / plan.kinds), slice = part / static_cast<int>(plan.column_tiles);
+  const int first_column = (part - slice * static_cast<int>(plan.column_tiles)) * kDweightColumns;
+  const int team = __shfl_sync(kAllLanes, threadIdx.x / kTeamThreads, 0), thread = threadIdx.x % kTeamThreads;
   const int stride = static_cast<int>(plan.slices) * kDweightTeams;
   char* const stages = shared + team * plan.stages * plan.stage_bytes;
   int tile = slice * kDweightTeams + team;
@@ -154,26 +101,28 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
     if (number >= plan.all_tiles) return;
     LoadStage(plan, x, g, first_column, number, stages + stage * plan.stage_bytes, &barriers[team][stage]);
   };
+  LaunchDependents();  // they find room when blocks of this kernel end
   if (thread == 0) {
     for (Barrier& barrier : barriers[team]) barrier.Init(1);
     FenceBarrierInit();
     FenceAsyncProxy();
     for (int stage = 0; stage < plan.stages; ++stage) load(tile + stage * stride, stage);
   }
+  for (int i = threadIdx.x; i < kOnes; i += kDweightTeams * kTeamThreads) ones[i] = gpu::FromFloat<T>(1.0f);
+  FenceAsyncProxy();
   __syncthreads();
-  HaloDweightSums sums = {};
-  float bias[gpu::kHaloChunk] = {};
+  HaloDweightSums<kGroups, kRows> sums = {};
   int stage = 0;
   uint32_t parity = 0;
 #pragma unroll 1
   for (; tile < plan.all_tiles; tile += stride) {
     barriers[team][stage].Wait(parity);
     const char* const at = stages + stage * plan.stage_bytes;
-    StartProducts<T>(forward, plan, at, sums);
-    if (plan.bias_partials != nullptr) AddCotangent<T>(plan, at + plan.halo_room, thread, bias);
+    StartProducts<T>(forward, plan, at, reinterpret_cast<const char*>(ones), first_group, sums);
     WaitForProducts<0>();
 #pragma unroll
-    for (auto& group : sums) PinSums(group);
+    for (auto& group : sums.weight) PinSums(group);
+    PinSums(sums.bias);
     SyncThreads(1 + team, kTeamThreads);
     if (thread == 0) load(tile + plan.stages * stride, stage);
     __syncwarp();  // products are a whole warp's
@@ -182,12 +131,13 @@ __global__ void __launch_bounds__(kDweightTeams* kTeamThreads, 1)
       parity ^= 1;
     }
   }
-  float* const scratch = reinterpret_cast<float*>(shared);
-  AddTeams(team, scratch + thread, sums);
-  if (team == 0) StoreSums(dweight, forward, plan, slice, first_column, thread, sums);
-  if (plan.bias_partials != nullptr) {
-    StoreBias(dweight, plan.bias_partials + int64_t{slice} * dweight.columns, first_column, scratch, bias);
-  }
+  constexpr int kGroupUnits = kRows / 8, kUnits = kGroups * kGroupUnits;
+  // Sums of g follow the groups that dw has.
+  const auto unit = [&](int i) {
+    const float4 of_weight = i < kUnits ? UnitOf(sums.weight[i / kGroupUnits], i % kGroupUnits) : float4{};
+    return i == plan.units - 1 ? UnitOf(sums.bias, 0) : of_weight;
+  };
+  StoreSums<kUnits + 1>(plan, team, thread, unit, shared, dweight.partials);
 }
 
 }  // namespace knnconv::hopper

@@ -15,85 +15,151 @@ using gpu::CeilDiv, gpu::DenseTaps, gpu::Dweight, gpu::IsAligned;
 constexpr int kStepPixels = 16, kAlignment = 1024, kMostBox = 256;
 // Products have 64 columns of g: where its lines are shorter, they read three pieces of 16 bytes behind a tile.
 constexpr int kReadBehind = 48;
-constexpr int kSumBytes = kDweightGroups * kGroupRows * kDweightColumns * 4;  // of a team
+constexpr int kUnitBytes = kTeamThreads * 16;  // of a team
 
 int32_t Rounded(int64_t bytes) { return static_cast<int32_t>(CeilDiv(bytes, kAlignment) * kAlignment); }
 
-// What the copy engine demands, and tiles that an image fills: then what no tap reads meets no product.
-bool Suits(const Dweight& dweight, const DenseTaps& taps, int height, int width) {
-  constexpr int kMostChannels = 32;
+// What the copy engine demands of g.
+bool SuitsCotangent(const Dweight& dweight) {
+  return dweight.columns % 8 == 0 && IsAligned(dweight.g) && IsAligned(dweight.partials) &&
+         dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1;
+}
+
+// And of x; and tiles that an image fills: then what no tap reads meets no product.
+bool SuitsHalo(const Dweight& dweight, const DenseTaps& taps, int height, int width) {
+  constexpr int kMostChannels = 64;
   return dweight.x_type == dweight.g_type && dweight.channels % 8 == 0 && dweight.channels <= kMostChannels &&
-         dweight.columns % 8 == 0 && IsAligned(dweight.x) && IsAligned(dweight.g) &&
-         dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1 && taps.stride[1] == 1 &&
-         taps.out_size[0] % height == 0 && taps.out_size[1] % width == 0;
+         IsAligned(dweight.x) && taps.stride[1] == 1 && taps.out_size[0] % height == 0 &&
+         taps.out_size[1] % width == 0;
+}
+
+// Of x, threads read what they need, whatever its type. Places in an image have 31 bits.
+bool SuitsPatches(const Dweight& dweight, const DenseTaps& taps) {
+  const int64_t elements = int64_t{taps.in_size[0]} * taps.in_size[1] * dweight.channels;
+  return dweight.slots <= kPatchTaps && elements <= INT32_MAX;
 }
 
 bool LayOut(const Dweight& dweight, const gpu::TapGemm& forward, HaloDweightPlan* plan) {
   const gpu::WindowTaps& window = forward.window;
   plan->pixel_bytes = LineBytes(dweight.channels);
-  plan->tap_elements_log2 = plan->pixel_bytes == 32 ? 4 : 5;
+  plan->tap_elements_log2 = plan->pixel_bytes == 32 ? 4 : plan->pixel_bytes == 64 ? 5 : 6;
+  const bool wide = IsWide(*plan);
+  const int32_t rows = wide ? kWideRows : kGroupRows, groups_of_kind = wide ? 1 : kDweightGroups;
   plan->halo_line = plan->halo[1] * plan->pixel_bytes;
-  plan->cotangent_bytes = LineBytes(std::min(dweight.columns, kDweightColumns));
   for (int d = 0; d < 2; ++d) plan->origin[d] = -window.padding[d];
-  plan->taps_of_group = kGroupRows >> plan->tap_elements_log2;
+  plan->taps_of_group = rows >> plan->tap_elements_log2;
   plan->pieces = static_cast<int32_t>(CeilDiv(window.kernel[0], plan->taps_of_group));
-  if (window.kernel[1] * plan->pieces > kDweightGroups) return false;
+  const int32_t groups = window.kernel[1] * plan->pieces;
+  if (!wide && groups > kDweightGroups) return false;
+  plan->kinds = static_cast<uint32_t>(wide ? groups : 1);
   const int32_t lines_of_step = kStepPixels / plan->tile[1], row_pitch = plan->step[0] * plan->halo_line;
-  plan->steps = kDweightPixels / kStepPixels;
   plan->step_pitch = lines_of_step * row_pitch;
   plan->half_pitch = lines_of_step == 1 ? kStepPixels / 2 * plan->pixel_bytes : row_pitch;
   plan->tap_pitch = window.dilation[0] * plan->halo_line;
+  plan->group_units = rows / 8;
+  plan->groups_of_kind = groups_of_kind;
+  const int32_t weight_units = std::min(groups, groups_of_kind) * plan->group_units;
+  plan->units = weight_units + 1;
+  plan->bias_row = weight_units * 8;
+  plan->taps_down = window.kernel[0];
+  plan->taps_across = window.kernel[1];
   return plan->halo[0] <= kMostBox && plan->halo[1] <= kMostBox;
+}
+
+void LayOutPatches(const Dweight& dweight, HaloDweightPlan* plan) {
+  plan->tap_elements_log2 = 2;
+  plan->taps_of_group = kPatchTaps;
+  plan->pieces = 1;
+  plan->kinds = 1;
+  plan->groups_of_kind = 1;
+  plan->group_units = kPatchRows / 8;
+  plan->bias_row = kPatchTaps * gpu::kMostQuadChannels;
+  plan->units = plan->bias_row / 8 + 1;
+  plan->taps_down = dweight.slots;
+  plan->taps_across = 1;
+}
+
+// Stages of `stage_bytes` behind `fixed_bytes`, as many as there is room for; what products read from the last one's
+// start on; and what sums need once stages are used up. False where two stages are too many.
+bool PlanStages(int64_t fixed_bytes, int64_t read_bytes, int64_t sum_bytes, int64_t limit, HaloDweightPlan* plan) {
+  for (plan->stages = kDweightStages; plan->stages > 1; --plan->stages) {
+    const int64_t all = fixed_bytes + int64_t{kDweightTeams} * plan->stages * plan->stage_bytes;
+    const int64_t last = std::max<int64_t>(plan->stage_bytes, read_bytes);
+    const int64_t bytes = kAlignment + kReadBehind + std::max<int64_t>(all - plan->stage_bytes + last, sum_bytes);
+    plan->bytes = static_cast<int32_t>(bytes);
+    if (bytes + kDweightBarrierBytes <= limit) return true;
+  }
+  return false;
+}
+
+// Slices fill the device once, with so many `blocks`, as far as there is room, or are as many as keep chains short.
+bool PlanSlices(const Dweight& dweight, int64_t blocks, HaloDweightPlan* plan) {
+  plan->part_threads = static_cast<int32_t>(CeilDiv(std::min(dweight.columns, kDweightColumns), 16)) * 32;
+  const int64_t all_tiles = plan->all_tiles;
+  const int64_t tiles = int64_t{plan->column_tiles} * plan->kinds;  // of dw
+  const int64_t weight = tiles * plan->units * plan->part_threads * 4;
+  const int64_t room = dweight.partial_elements / weight;
+  const int64_t least = CeilDiv(all_tiles, kDweightTeams * (gpu::kChainPositions / kDweightPixels));
+  const int64_t most = std::min<int64_t>({room, blocks / tiles, CeilDiv(all_tiles, kDweightTeams)});
+  const int64_t slices = std::max<int64_t>({least, most, 1});
+  if (slices > room || tiles * slices > INT32_MAX) return false;
+  plan->slices = static_cast<uint32_t>(slices);
+  return true;
 }
 
 // False where the problem does not suit these kernels, or not fit.
 bool Plan(const Dweight& dweight, const DenseTaps& taps, const gpu::TapGemm& forward, int multiprocessors,
           int shared_limit, HaloDweightPlan* plan) {
+  const bool patches = HasPatches(dweight);
   const int width = taps.out_size[1] % kStepPixels == 0 ? kStepPixels : kStepPixels / 2;
   const int height = kDweightPixels / width;
-  if (!Suits(dweight, taps, height, width) ||
-      !gpu::PlanTiles(forward, /*quads=*/false, kTeamThreads, height, width, plan) || !LayOut(dweight, forward, plan)) {
+  if (!SuitsCotangent(dweight) || !(patches ? SuitsPatches(dweight, taps) : SuitsHalo(dweight, taps, height, width)) ||
+      !gpu::PlanTiles(forward, patches, kTeamThreads, height, width, plan)) {
     return false;
   }
   plan->column_tiles = static_cast<uint32_t>(CeilDiv(dweight.columns, kDweightColumns));
+  plan->cotangent_bytes = LineBytes(std::min(dweight.columns, kDweightColumns));
+  const int32_t cotangent = kDweightPixels * plan->cotangent_bytes;
+  if (patches) {
+    LayOutPatches(dweight, plan);
+    plan->copied_bytes = cotangent;
+    plan->stage_bytes = Rounded(cotangent);
+    constexpr int kBlocks = 2;  // of a multiprocessor
+    const int64_t limit = shared_limit / kBlocks - kAlignment;
+    return PlanStages(kDweightTeams * kTilePatchBytes, 0, kUnitBytes * (kPatchRows / 8), limit, plan) &&
+           PlanSlices(dweight, int64_t{kBlocks} * multiprocessors, plan);
+  }
+  if (!LayOut(dweight, forward, plan)) return false;
   // Products read whole groups, whether their taps exist or not.
   const int64_t halo_bytes = int64_t{plan->halo[0]} * plan->halo_line;
   const int64_t read_bytes = halo_bytes + int64_t{plan->taps_of_group} * plan->tap_pitch;
-  plan->copied_bytes = static_cast<int32_t>(halo_bytes) + kDweightPixels * plan->cotangent_bytes;
+  plan->copied_bytes = static_cast<int32_t>(halo_bytes) + cotangent;
   plan->halo_room = Rounded(halo_bytes);
-  plan->stage_bytes = plan->halo_room + Rounded(int64_t{kDweightPixels} * plan->cotangent_bytes);
-  for (plan->stages = kDweightStages; plan->stages > 0; --plan->stages) {
-    const int64_t all = int64_t{kDweightTeams} * plan->stages * plan->stage_bytes;
-    const int64_t last = std::max<int64_t>(plan->stage_bytes, read_bytes);
-    const int64_t bytes = kAlignment + kReadBehind + std::max<int64_t>(all - plan->stage_bytes + last, kSumBytes);
-    plan->bytes = static_cast<int32_t>(bytes);
-    if (bytes + kDweightBarrierBytes <= shared_limit) break;
-  }
-  if (plan->stages < 2) return false;
+  plan->stage_bytes = plan->halo_room + Rounded(cotangent);
+  return PlanStages(0, read_bytes, int64_t{kUnitBytes} * plan->units, shared_limit, plan) &&
+         PlanSlices(dweight, multiprocessors, plan);
+}
 
-  // Slices fill the device once, as far as there is room, or are as many as keep chains short.
-  const int64_t all_tiles = plan->all_tiles, weight = int64_t{dweight.slots} * dweight.channels * dweight.columns;
-  const int64_t room = dweight.partial_elements / (weight + (dweight.db != nullptr ? dweight.columns : 0));
-  const int64_t least = CeilDiv(all_tiles, kDweightTeams * (gpu::kChainPositions / kDweightPixels));
-  const int64_t most =
-      std::min<int64_t>({room, multiprocessors / plan->column_tiles, CeilDiv(all_tiles, kDweightTeams)});
-  const int64_t slices = std::max<int64_t>({least, most, 1});
-  if (slices > room || plan->column_tiles * slices > INT32_MAX) return false;
-  plan->slices = static_cast<uint32_t>(slices);
-  plan->bias_partials = dweight.db != nullptr ? dweight.partials + slices * weight : nullptr;
-  return true;
+// More columns read x again, and so does each kind, which has to be worth its partial sums. Images have to fill their
+// tiles.
+bool Pays(const Dweight& dweight, const DenseTaps& taps, int multiprocessors, const HaloDweightPlan& plan) {
+  constexpr int kMostColumns = 64, kMostKinds = 3;
+  const int64_t covered = int64_t{plan.tiles[0]} * plan.tile[0] * plan.tiles[1] * plan.tile[1];
+  const bool fills = int64_t{2} * taps.out_size[0] * taps.out_size[1] > covered;
+  return dweight.columns <= kMostColumns && dweight.slots > 1 && fills && plan.kinds <= kMostKinds &&
+         (plan.kinds == 1 || plan.slices * plan.kinds <= static_cast<uint32_t>(multiprocessors));
 }
 
 }  // namespace
 
 bool ChooseHalo(const Dweight& dweight, const DenseTaps& taps, const gpu::Device& device, bool forced,
                 HaloDweightPlan* plan) {
-  constexpr int kMostColumns = 64;  // more read x again
   const int64_t pixels = dweight.batch * taps.in_size[0] * taps.in_size[1] * taps.out_size[0] * taps.out_size[1];
   const bool empty = pixels == 0 || dweight.slots == 0 || dweight.channels == 0 || dweight.columns == 0;
   *plan = {};
-  return IsHopper(device) && !empty && (forced || (dweight.columns <= kMostColumns && dweight.slots > 1)) &&
-         Plan(dweight, taps, gpu::ForwardOf(dweight, taps), device.multiprocessors, device.shared_bytes, plan);
+  return IsHopper(device) && !empty &&
+         Plan(dweight, taps, gpu::ForwardOf(dweight, taps), device.multiprocessors, device.shared_bytes, plan) &&
+         (forced || Pays(dweight, taps, device.multiprocessors, *plan));
 }
 
 }  // namespace knnconv::hopper

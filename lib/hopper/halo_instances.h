@@ -3,30 +3,55 @@
 
 #include "hopper/halo_kernel.h"
 #include "hopper/halo_launch.h"
+#include "hopper/halo_pair_kernel.h"
 
 namespace knnconv::hopper {
 
-template <typename T, bool kPairs, bool kTransposed>
-gpu::Status LaunchHaloOrder(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
-                            const CUtensorMap& source, int shared_limit) {
+template <typename T, bool kTransposed, int kGroupSteps>
+gpu::Status LaunchHaloColumns(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
+                            const HaloMaps& maps, int shared_limit) {
   const int64_t blocks = int64_t{plan.classes} * plan.column_tiles * plan.blocks_of_kind;
   const int most = shared_limit - kHaloBarrierBytes;
   if (HaloColumns(gemm) == 32) {
-    using Shape = HaloShape<T, kPairs, kTransposed, 32>;
+    using Shape = HaloShape<T, false, kTransposed, 32, kGroupSteps>;
     return gpu::LaunchSized<HaloKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, most, gemm, plan,
-                                                 source);
+                                                 maps);
   }
-  using Shape = HaloShape<T, kPairs, kTransposed, 64>;
+  using Shape = HaloShape<T, false, kTransposed, 64, kGroupSteps>;
   return gpu::LaunchSized<HaloKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, most, gemm, plan,
-                                                 source);
+                                                 maps);
+}
+
+template <typename T, bool kTransposed>
+gpu::Status LaunchHaloLines(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
+                            const HaloMaps& maps, int shared_limit) {
+  switch (plan.steps_of_group) {
+    case 1:
+      return LaunchHaloColumns<T, kTransposed, 1>(site, gemm, plan, maps, shared_limit);
+    case 2:
+      return LaunchHaloColumns<T, kTransposed, 2>(site, gemm, plan, maps, shared_limit);
+    default:
+      return LaunchHaloColumns<T, kTransposed, 4>(site, gemm, plan, maps, shared_limit);
+  }
+}
+
+template <typename T, int kColumns>
+gpu::Status LaunchHaloPairs(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
+                            int shared_limit) {
+  using Shape = HaloShape<T, true, false, kColumns, 1>;
+  const int64_t blocks = int64_t{plan.column_tiles} * plan.blocks_of_kind;
+  return gpu::LaunchSized<HaloPairKernel<Shape>>(site, blocks, Shape::kThreads, plan.bytes, shared_limit, gemm, plan);
 }
 
 template <typename T>
 gpu::Status LaunchHalo(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const HaloPlan& plan,
-                       const CUtensorMap& source, int shared_limit) {
-  if (HasPairs(gemm)) return LaunchHaloOrder<T, true, false>(site, gemm, plan, source, shared_limit);
-  return gemm.transposed ? LaunchHaloOrder<T, false, true>(site, gemm, plan, source, shared_limit)
-                         : LaunchHaloOrder<T, false, false>(site, gemm, plan, source, shared_limit);
+                       const HaloMaps& maps, int shared_limit) {
+  if (HasPairs(gemm)) {
+    return HaloColumns(gemm) == 32 ? LaunchHaloPairs<T, 32>(site, gemm, plan, shared_limit)
+                                   : LaunchHaloPairs<T, 64>(site, gemm, plan, shared_limit);
+  }
+  return gemm.transposed ? LaunchHaloLines<T, true>(site, gemm, plan, maps, shared_limit)
+                         : LaunchHaloLines<T, false>(site, gemm, plan, maps, shared_limit);
 }
 
 }  // namespace knnconv::hopper

@@ -1,8 +1,9 @@
-// How the copy engine sees images of few channels: a box is a tile's halo, or its pixels.
+// How the copy engine sees images of few channels (a box is a tile's halo, or its pixels) and their weights.
 #pragma once
 
 #include <cstdint>
 
+#include "hopper/halo_plan.h"
 #include "hopper/tensor_map.h"
 
 namespace knnconv::hopper {
@@ -23,5 +24,44 @@ inline BoxMap ImageMap(gpu::Element type, const void* address, int64_t images, c
   map.stride[2] = bytes;
   return map;
 }
+
+// Boxes of one slot's weights [slots, depth, columns]: `depth` lines of `columns`; transposed, [slots, columns, depth]:
+// `columns` lines of `depth`.
+inline BoxMap SlotMap(const gpu::TapGemm& gemm, int depth, int columns) {
+  const int inner = gemm.transposed ? depth : columns, outer = gemm.transposed ? columns : depth;
+  BoxMap map{gemm.compute_type, gemm.weight, 3, {}, {}, {}, inner * 2};
+  map.size[0] = static_cast<uint64_t>(gemm.transposed ? gemm.depth : gemm.columns);
+  map.size[1] = static_cast<uint64_t>(gemm.transposed ? gemm.columns : gemm.depth);
+  map.size[2] = static_cast<uint64_t>(gemm.slots);
+  map.stride[0] = 2 * map.size[0];
+  map.stride[1] = map.stride[0] * map.size[1];
+  map.box[0] = static_cast<uint32_t>(inner);
+  map.box[1] = static_cast<uint32_t>(outer);
+  map.box[2] = 1;
+  return map;
+}
+
+// Boxes of 2 by 8 pixels of a class of the result [images, rows, columns, channels].
+inline BoxMap ResultMap(const gpu::TapGemm& gemm, const HaloPlan& plan, const PixelClass& pixels) {
+  const int64_t element = gpu::ElementBytes(gemm.out_type), pixel = gemm.columns * element;
+  const int64_t row = gemm.window.out_size[1] * pixel;
+  const int line = ResultColumns(static_cast<int>(element), HaloColumns(gemm));
+  BoxMap map{gemm.out_type,
+             static_cast<const char*>(gemm.out) + pixels.residue[0] * row + pixels.residue[1] * pixel,
+             4, {}, {}, {static_cast<uint32_t>(line), kBlockSide, 2, 1}, static_cast<int>(line * element)};
+  map.size[0] = static_cast<uint64_t>(gemm.columns);
+  map.size[1] = static_cast<uint64_t>(pixels.size[1]);
+  map.size[2] = static_cast<uint64_t>(pixels.size[0]);
+  map.size[3] = static_cast<uint64_t>(gemm.batch);
+  map.stride[0] = static_cast<uint64_t>(plan.spacing[1] * pixel);
+  map.stride[1] = static_cast<uint64_t>(plan.spacing[0] * row);
+  map.stride[2] = static_cast<uint64_t>(gemm.nodes * pixel);
+  return map;
+}
+
+// What the copy engine reads, and for each class of pixels what it writes.
+struct HaloMaps {
+  CUtensorMap source, weight, out[kMaxClasses];
+};
 
 }  // namespace knnconv::hopper

@@ -42,7 +42,7 @@ int BlocksAcross(const TapGemm& gemm) {
 void LayOutLines(const TapGemm& gemm, HaloPlan* plan) {
   plan->pixel_bytes = LineBytes(gemm.depth);
   plan->halo_line = plan->halo[1] * plan->pixel_bytes;
-  plan->steps_of_group = static_cast<int32_t>(CeilDiv(gemm.depth, kHaloDepth));
+  plan->steps_of_group = plan->pixel_bytes / (kHaloDepth * 2);
   plan->steps = plan->taps * plan->steps_of_group;
   plan->copied_bytes = plan->halo[0] * plan->halo_line;
 }
@@ -59,6 +59,37 @@ void LayOutPairs(const TapGemm& gemm, HaloPlan* plan) {
   plan->last_lead = 16 + plan->singles_at;
   plan->pair_share = gpu::ShareLines(plan->pairs, plan->halo[0], kTeamThreads);
   plan->copied_bytes = plan->raw_bytes;
+}
+
+// What lies where in a block's shared memory. False where there is no room.
+bool LayOutBlock(const TapGemm& gemm, int shared_limit, HaloPlan* plan) {
+  constexpr int kAlignment = 1024;
+  const bool lines = !HasPairs(gemm);
+  const int columns = HaloColumns(gemm);
+  const int64_t weight_bytes = int64_t{plan->steps} * columns * kHaloDepth * 2;
+  const int64_t halo_bytes = lines ? 0 : 2 * plan->halo[0] * plan->halo_line;
+  const int64_t result_bytes = kHaloBlocks * kBlockSide * kBlockSide * columns * gpu::ElementBytes(gemm.out_type);
+  // Two stages and room for results, or less of both: results in the halo's place, then one stage.
+  const auto fits = [&](int stages, bool results_in_halo) {
+    plan->stages = stages;
+    plan->results_in_halo = results_in_halo;
+    plan->stage_bytes = Rounded(results_in_halo ? std::max<int64_t>(plan->copied_bytes, result_bytes)
+                                                : plan->copied_bytes, kAlignment);
+    const int64_t results = lines && !results_in_halo ? kHaloTeams * result_bytes : 0;
+    const int64_t stage_bytes = int64_t{kHaloTeams} * stages * plan->stage_bytes;
+    const int64_t bytes = kAlignment + stage_bytes + results + weight_bytes + kHaloTeams * halo_bytes + columns * 4;
+    if (bytes + kHaloBarrierBytes > shared_limit) return false;
+    plan->warp_results = static_cast<int32_t>(result_bytes / (kTeamThreads / 32));
+    plan->results_pitch = results_in_halo ? plan->stage_bytes : static_cast<int32_t>(result_bytes);
+    plan->results_at = results_in_halo ? 0 : static_cast<int32_t>(stage_bytes);
+    plan->weight_at = static_cast<int32_t>(stage_bytes + results);
+    plan->halo_at = plan->weight_at + static_cast<int32_t>(weight_bytes);
+    plan->bias_at = plan->halo_at + static_cast<int32_t>(kHaloTeams * halo_bytes);
+    plan->bytes = static_cast<int32_t>(bytes);
+    return true;
+  };
+  if (!lines) return fits(1, false);
+  return fits(2, false) || fits(1, false) || fits(1, true);
 }
 
 // False where the problem does not suit these kernels, or not fit into a block's `shared_limit` bytes.
@@ -86,25 +117,7 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
     LayOutLines(gemm, plan);
   }
   plan->row_pitch = plan->step[0] * plan->halo_line;
-  plan->by_group_depth = gpu::Divisor(plan->steps_of_group * kHaloDepth);
-
-  // Stages, at multiples of 1024, first: each team has as many as there is room for, or one and two halos of pairs.
-  const int64_t weight_bytes = int64_t{plan->steps} * columns * kHaloDepth * 2;
-  const int64_t halo_bytes = pairs ? 2 * plan->halo[0] * plan->halo_line : 0;
-  plan->stage_bytes = Rounded(plan->copied_bytes, 1024);
-  const int64_t rest = weight_bytes + kHaloTeams * halo_bytes + Rounded(columns * 4, 16) +
-                       Rounded((plan->steps + 1) * 4, 16);
-  constexpr int kAlignment = 1024;
-  for (plan->stages = pairs ? 1 : kHaloStages; plan->stages > 0; --plan->stages) {
-    const int64_t bytes = kAlignment + kHaloTeams * plan->stages * int64_t{plan->stage_bytes} + rest;
-    if (bytes + kHaloBarrierBytes <= shared_limit) break;
-  }
-  if (plan->stages == 0) return false;
-  plan->weight_at = kHaloTeams * plan->stages * plan->stage_bytes;
-  plan->halo_at = plan->weight_at + static_cast<int32_t>(weight_bytes);
-  plan->bias_at = plan->halo_at + static_cast<int32_t>(kHaloTeams * halo_bytes);
-  plan->steps_at = plan->bias_at + Rounded(columns * 4, 16);
-  plan->bytes = kAlignment + plan->steps_at + Rounded((plan->steps + 1) * 4, 16);  // the main loop reads a step ahead
+  if (!LayOutBlock(gemm, shared_limit, plan)) return false;
 
   // A block keeps its weights for all its tiles: blocks of all kinds together fill the device once.
   const int64_t share = std::max<int64_t>(1, multiprocessors / kinds);
@@ -114,7 +127,7 @@ bool Plan(const TapGemm& gemm, int multiprocessors, int shared_limit, HaloPlan* 
 
 // Where channels are few, and an image fills its tiles.
 bool Pays(const TapGemm& gemm, const HaloPlan& plan) {
-  const bool few = (gemm.depth <= 32 && gemm.columns <= 64) || (gemm.depth <= 64 && gemm.columns <= 32);
+  const bool few = gemm.depth <= 64 && gemm.columns <= 64;
   const auto& size = gpu::LargestClass(gemm.window).pixels;
   const int64_t covered = int64_t{plan.tiles[0]} * plan.tile[0] * plan.tiles[1] * plan.tile[1];
   return few && gemm.slots > 1 && 2 * size[0] * size[1] > covered;

@@ -25,13 +25,20 @@ inline constexpr int kHaloStages = 2;
 inline constexpr int kTeamThreads = 128;
 inline constexpr int kHaloBlocks = 2;  // of a tile
 inline constexpr int kHaloDepth = 16;  // of a product
-inline constexpr int kHaloBarrierBytes = kHaloTeams * kHaloStages * 8;  // of shared memory besides a plan's
+inline constexpr int kWeightParts = 4;  // that arrive one by one: lines of taps, the last with all that are left
+// Of shared memory besides a plan's.
+inline constexpr int kHaloBarrierBytes = (kHaloTeams * kHaloStages + kWeightParts) * 8;
 
 // Columns of a tile: 32 or 64.
 inline int HaloColumns(const gpu::TapGemm& gemm) { return gemm.columns <= 32 ? 32 : 64; }
 
 // Bytes of a pixel's line of up to 64 channels, as it is stored.
 inline int32_t LineBytes(int channels) { return channels <= 16 ? 32 : channels <= 32 ? 64 : 128; }
+
+// Columns of a result's line in shared memory, of up to 128 bytes.
+constexpr int ResultColumns(int element_bytes, int columns) {
+  return columns * element_bytes <= 128 ? columns : 128 / element_bytes;
+}
 
 inline bool HasPairs(const gpu::TapGemm& gemm) { return gemm.depth <= gpu::kMostQuadChannels; }
 
@@ -46,10 +53,12 @@ struct HaloPlan : gpu::HaloGeometry {
   // Steps of 16 in depth: of a tap or, with pairs, of a line of taps; of all, in the class with the most. The second 8
   // of a step of pairs lie `lead` bytes further on; in the last step of a line, `last_lead`.
   int32_t steps_of_group, steps, lead, last_lead;
-  gpu::Divisor by_group_depth;  // steps_of_group * 16
+  // Room for results of lines: a team's, and a warp's among them. They may take the place of the halo that gave them.
+  int32_t results_at, results_pitch, warp_results;
+  bool results_in_halo;
   // Places in shared memory, from an address that is a multiple of 1024 on. A stage is what copies write: a halo of
   // lines, or lines as they lie in memory.
-  int32_t steps_at, bias_at, weight_at, halo_at, stage_bytes, copied_bytes, stages, bytes;
+  int32_t bias_at, weight_at, halo_at, stage_bytes, copied_bytes, stages, bytes;
 };
 
 // Whether Hopper's halo kernels are to compute `gemm`: where they can if `forced`, else where they are expected to be

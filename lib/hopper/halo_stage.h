@@ -1,4 +1,4 @@
-// What a halo kernel puts into shared memory for wgmma: steps, weights, and pairs of pixels.
+// What a halo kernel puts into shared memory for wgmma: halos, weights, and pairs of pixels.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,30 @@ namespace knnconv::hopper {
 // A thread block's place. The same in all threads.
 struct HaloBlock {
   const PixelClass& pixels;
+  uint32_t pixel_class;
   int first_column, part;  // of the kind's blocks
-  int steps;
+  // Steps of the main loop: `lines` times `columns` taps (with pairs, steps), the first of which reads `first_at` bytes
+  // from a pixel's own place. From one to the next below or beside it, in units of a description's address.
+  int lines, columns, first_at, line_step, column_step;
 };
 
 template <typename Shape>
 KNNCONV_DEVICE HaloBlock OpenHalo(const gpu::TapGemm& gemm, const HaloPlan& plan) {
-  uint32_t kind = blockIdx.x / plan.blocks_of_kind;
+  const auto uniform = [](int value) { return __shfl_sync(kAllLanes, value, 0); };  // as the compiler sees it
+  const uint32_t kind = blockIdx.x / plan.blocks_of_kind;
   const int part = static_cast<int>(blockIdx.x - kind * plan.blocks_of_kind);
   const int first_column = static_cast<int>(kind % plan.column_tiles) * Shape::kColumns;
-  const PixelClass& pixels = plan.classes_of_pixels.of[kind / plan.column_tiles];
-  const int groups = pixels.line[0].count * (Shape::kPairs ? 1 : pixels.line[1].count);
-  return {pixels, first_column, part, groups * plan.steps_of_group};
+  const uint32_t pixel_class = kind / plan.column_tiles;
+  const PixelClass& pixels = plan.classes_of_pixels.of[pixel_class];
+  const PixelLine &down = pixels.line[0], &across = pixels.line[1];
+  const int line_step = uniform(down.offset_step * plan.halo_line / 16);
+  if constexpr (Shape::kPairs) {
+    return {pixels, pixel_class, first_column, part, uniform(down.count), plan.steps_of_group, 0, line_step, 2};
+  }
+  const int first_at = uniform(down.offset * plan.halo_line + across.offset * plan.pixel_bytes);
+  const int column_step = uniform(across.offset_step * plan.pixel_bytes / 16);
+  const int lines = uniform(down.count), columns = uniform(across.count);
+  return {pixels, pixel_class, first_column, part, lines, columns, first_at, line_step, column_step};
 }
 
 // Loads a tile's halo of lines to `to`. By one thread.
@@ -35,25 +47,8 @@ KNNCONV_DEVICE void LoadHalo(const HaloPlan& plan, const HaloBlock& block, const
           tile.i * plan.step[0] + block.pixels.corner[0], tile.image);
 }
 
-// Steps: what each adds to the description of A (where it lies from a pixel's own place, and with pairs, how far apart
-// its halves are), and one that is read ahead; the bias.
 template <typename Shape>
-KNNCONV_DEVICE void FillTables(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* shared) {
-  uint32_t* const steps = reinterpret_cast<uint32_t*>(shared + plan.steps_at);
-  const PixelLine &down = block.pixels.line[0], &across = block.pixels.line[1];
-  for (int i = threadIdx.x; i <= block.steps; i += Shape::kThreads) {
-    const int group = i / plan.steps_of_group, step = i - group * plan.steps_of_group;
-    if constexpr (Shape::kPairs) {
-      const int at = group * down.offset_step * plan.halo_line + step * 32;
-      const int lead = step == plan.steps_of_group - 1 ? plan.last_lead : plan.lead;
-      steps[i] = static_cast<uint32_t>(at >> 4) | static_cast<uint32_t>(lead >> 4) << 16;
-    } else {
-      const int line = across.count > 0 ? group / across.count : 0, column = group - line * across.count;
-      const int at = (down.offset + line * down.offset_step) * plan.halo_line +
-                     (across.offset + column * across.offset_step) * plan.pixel_bytes + step * kHaloDepth * 2;
-      steps[i] = i < block.steps ? static_cast<uint32_t>(at >> 4) : 0;
-    }
-  }
+KNNCONV_DEVICE void FillBias(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* shared) {
   float* const bias = reinterpret_cast<float*>(shared + plan.bias_at);
   for (int i = threadIdx.x; i < Shape::kColumns; i += Shape::kThreads) {
     const int column = block.first_column + i;
@@ -93,59 +88,31 @@ KNNCONV_DEVICE int CoreLine(int half, int core, int line) {
   return (half * (Shape::kColumns / 8) + core) * 128 + line * 16;
 }
 
-// Weights as wgmma's B, columns dealt so that a lane ends with neighbours (ColumnDeal). Not transposed, a core's lines
-// are depths, and 16 bytes of memory are four pieces; transposed, they are columns.
-template <typename Shape, typename Meanwhile>
-KNNCONV_DEVICE void StageLineWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to,
-                                     const Meanwhile& meanwhile) {
-  using T = typename Shape::T;
-  using Deal = typename Shape::Deal;
+// Loads the weights of a line of the block's taps. By one thread.
+template <typename Shape>
+KNNCONV_DEVICE void LoadWeightLine(const gpu::TapGemm& gemm, const HaloBlock& block, const CUtensorMap& weight,
+                                   int line, char* to, Barrier* full) {
   const PixelLine &down = block.pixels.line[0], &across = block.pixels.line[1];
-  const T* const weight = static_cast<const T*>(gemm.weight);
-  constexpr int kLine = Shape::kTransposed ? Shape::kColumns : Shape::kColumns / gpu::kHaloChunk;
-  constexpr int kDepth = Shape::kTransposed ? gpu::kHaloChunk : 1;
-  // Unit i: 16 bytes, of a column (not transposed: of 8) in a step's half (not transposed: at one depth).
-  const auto load = [&](int i) {
-    const int column = block.first_column + i % kLine * (Shape::kTransposed ? 1 : gpu::kHaloChunk);
-    const gpu::Divisor::Result tap = plan.by_group_depth.Divide(i / kLine * kDepth);
-    const int channel = tap.remainder, line = tap.quotient / across.count;
-    if (column >= gemm.columns || channel >= gemm.depth) return make_uint4(0, 0, 0, 0);
-    const int slot = (down.slot + line * down.slot_step) * gemm.window.kernel[1] + across.slot +
-                     (tap.quotient - line * across.count) * across.slot_step;
-    const int at = Shape::kTransposed ? column * gemm.depth + channel : channel * gemm.columns + column;
-    return gpu::ReadOnly(reinterpret_cast<const uint4*>(weight + int64_t{slot} * gemm.depth * gemm.columns + at));
-  };
-  const auto store = [&](int i, const uint4& bits) {
-    const int inner = i % kLine, outer = i / kLine;
-    if constexpr (Shape::kTransposed) {
-      const int position = Deal::Position(inner);
-      char* const step = to + outer / 2 * Shape::kStepBytes;
-      *reinterpret_cast<uint4*>(step + CoreLine<Shape>(outer % 2, position / 8, position % 8)) = bits;
-    } else {
-      char* const step = to + outer / kHaloDepth * Shape::kStepBytes;
-      const uint32_t two[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        const int position = Deal::Position(inner * gpu::kHaloChunk + pair * 2);
-        char* const line = step + CoreLine<Shape>(outer / 8 % 2, position / 8, outer % 8);
-        *reinterpret_cast<uint32_t*>(line + position % 8 * 2) = two[pair];
-      }
-    }
-  };
-  CopyWeights<4>(block.steps * kHaloDepth / kDepth * kLine, Shape::kThreads, load, store, meanwhile);
+  const int first_slot = (down.slot + line * down.slot_step) * gemm.window.kernel[1] + across.slot;
+  full->ArriveExpecting(block.columns * Shape::kGroupBytes);
+#pragma unroll 1
+  for (int i = 0; i < block.columns; ++i) {
+    const int slot = first_slot + i * across.slot_step, row = Shape::kTransposed ? block.first_column : 0;
+    LoadBox(to + (line * block.columns + i) * Shape::kGroupBytes, &weight, full,
+            Shape::kTransposed ? 0 : block.first_column, row, slot);
+  }
 }
 
-// The same for pairs: a core's lines are columns, of two taps with 4 channels each.
+// Weights of pairs as wgmma's B: a core's lines are columns, of two taps with 4 channels each.
 template <typename Shape, typename Meanwhile>
 KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to,
                                      const Meanwhile& meanwhile) {
   using T = typename Shape::T;
   const T* const weight = static_cast<const T*>(gemm.weight);
-  const int line_taps = plan.steps_of_group * 4;
-  // Unit i: a column's channels of one tap; the kernel's lines are filled up to whole steps.
+  // Unit i: a column's channels of one tap; lines of taps are filled up to whole steps.
   const auto load = [&](int i) {
     const int tap = i / Shape::kColumns, column = block.first_column + i % Shape::kColumns;
-    const int line = tap / line_taps, across = tap - line * line_taps;
+    const int line = tap / (plan.steps_of_group * 4), across = tap - line * plan.steps_of_group * 4;
     const bool exists = across < gemm.window.kernel[1] && column < gemm.columns;
     const int64_t slot = int64_t{line} * gemm.window.kernel[1] + across;
     const int64_t at = exists ? slot * gemm.depth * gemm.columns + column : 0;
@@ -156,7 +123,7 @@ KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& p
     char* const line = to + tap / 4 * Shape::kStepBytes + CoreLine<Shape>(tap / 2 % 2, position / 8, position % 8);
     *reinterpret_cast<uint2*>(line + tap % 2 * 8) = make_uint2(bits.x, bits.y);
   };
-  CopyWeights<4>(block.steps * 4 * Shape::kColumns, Shape::kThreads, load, store, meanwhile);
+  CopyWeights<4>(plan.steps * 4 * Shape::kColumns, Shape::kThreads, load, store, meanwhile);
 }
 
 // Puts the thread's share of raw lines in place as pairs, and as singles if there are. The last pair's second pixel may

@@ -160,6 +160,11 @@ KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, i
                "r"(SharedAddress(from)), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
+KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, int c1, int c2, int c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+               "r"(SharedAddress(from)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
 KNNCONV_DEVICE void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Waits until all but the caller's last kPending batches of stores have read their boxes.

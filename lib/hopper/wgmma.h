@@ -41,10 +41,17 @@ KNNCONV_DEVICE uint64_t DescribeCores(const void* tile, int depth_bytes, int row
 // them. The tile may start at any line; after 8 of them, the next lie `group_bytes` further on. kMN: what follows a
 // line's end lies `block_bytes` further on.
 KNNCONV_DEVICE uint64_t DescribeLines(const void* tile, int swizzle, int group_bytes, int block_bytes = 16) {
-  const uint64_t address = (SharedAddress(tile) & 0x3ffff) >> 4, layout = swizzle == 32 ? 3 : 128 / swizzle;
+  const uint64_t address = (SharedAddress(tile) & 0x3ffff) >> 4, layout = swizzle == 32 ? 3 : swizzle == 64 ? 2 : 1;
   return address | static_cast<uint64_t>(block_bytes >> 4) << 16 | static_cast<uint64_t>(group_bytes >> 4) << 32 |
          layout << 62;
 }
+
+// The first lane's lower half of `value`, which the compiler sees to be the same in a warp: descriptions made from it
+// stay in uniform registers.
+KNNCONV_DEVICE uint32_t Uniform(uint64_t value) { return __shfl_sync(kAllLanes, static_cast<uint32_t>(value), 0); }
+
+// A description of its halves. What moves a tile is added to the lower one.
+KNNCONV_DEVICE uint64_t Join(uint32_t low, uint32_t high) { return static_cast<uint64_t>(high) << 32 | low; }
 
 // Before the first product, and when registers of the sums were written since the last one.
 KNNCONV_DEVICE void FenceProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -72,6 +79,7 @@ KNNCONV_DEVICE void PinSums(float (&sums)[kCount]) {
 #define KNNCONV_SUMS_64(i) KNNCONV_SUMS_32(i), KNNCONV_SUMS_32(i + 32)
 #define KNNCONV_SUMS_96(i) KNNCONV_SUMS_64(i), KNNCONV_SUMS_32(i + 64)
 #define KNNCONV_SUMS_128(i) KNNCONV_SUMS_64(i), KNNCONV_SUMS_64(i + 64)
+#define KNNCONV_LIST_4 "%0, %1, %2, %3"
 #define KNNCONV_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define KNNCONV_LIST_32 KNNCONV_LIST_16 \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -105,8 +113,9 @@ KNNCONV_DEVICE void PinSums(float (&sums)[kCount]) {
 // 16 * (t / 32) + 8 * h + t % 32 / 4 the columns 8 * j + 2 * (t % 4) + {0, 1} in d[4 * j + 2 * h + {0, 1}].
 template <typename T, int kN, Major kMajorA, Major kMajorB>
 KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate = true) {
-  static_assert(kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256, "no such product here");
+  static_assert(kN == 8 || kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256, "no such product");
   const int add = accumulate ? 1 : 0;
+  KNNCONV_WGMMA_OF(8, 4, 4, 5, 6, 7, 8)
   KNNCONV_WGMMA_OF(32, 16, 16, 17, 18, 19, 20)
   KNNCONV_WGMMA_OF(64, 32, 32, 33, 34, 35, 36)
   KNNCONV_WGMMA_OF(96, 48, 48, 49, 50, 51, 52)
@@ -135,6 +144,7 @@ KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], const uint32_t (&a)[4], uint
 #undef KNNCONV_WGMMA_A
 #undef KNNCONV_WGMMA_OF
 #undef KNNCONV_WGMMA
+#undef KNNCONV_LIST_4
 #undef KNNCONV_LIST_16
 #undef KNNCONV_SUMS_16
 #undef KNNCONV_LIST_32

@@ -19,6 +19,8 @@ LINES = [
     (1, 33, 21, 24, 8, (3, 2), (2, 1), (1, 2), (1, 2), (17, 23)),
     (2, 13, 15, 64, 32, (3, 3), (1, 1), (-1, 0), (2, 1), (7, 13)),
     (1, 16, 24, 8, 16, (1, 2), (1, 1), (0, 0), (1, 3), (16, 21)),
+    (2, 16, 16, 64, 64, (3, 3), (1, 1), (1, 1), (1, 1), (16, 16)),
+    (1, 17, 18, 40, 72, (4, 2), (1, 1), (1, 0), (1, 2), (16, 16)),
 ]
 # Dinput with strides: more classes of pixels than one, some without a tap.
 STRIDED = [
@@ -30,6 +32,13 @@ PAIRS = [
     (1, 30, 32, 1, 24, (2, 3), (1, 2), (0, 1), (2, 1), (28, 16)),
     (3, 17, 24, 4, 40, (3, 4), (2, 2), (1, 0), (1, 1), (9, 11)),
     (1, 19, 32, 2, 8, (3, 3), (3, 2), (-1, -2), (1, 1), (5, 13)),
+]
+# Weight gradients of up to 4 channels: ragged tiles, and what lies between the pixels of a stride.
+PATCHES = [
+    (2, 32, 32, 3, 32, (3, 3), (1, 1), (1, 1), (1, 1), (32, 32)),
+    (3, 21, 19, 4, 64, (2, 3), (2, 1), (0, -1), (1, 2), (10, 13)),
+    (1, 9, 40, 1, 72, (1, 1), (1, 3), (0, 2), (1, 1), (9, 14)),
+    (2, 30, 31, 2, 8, (4, 2), (1, 1), (3, 1), (2, 1), (30, 32)),
 ]
 TYPES = [(F16, F16), (BF16, BF16), (F16, F32), (BF16, F32)]
 HOPPER = {"kernel": "hopper"}
@@ -73,19 +82,21 @@ def test_dinput(shape, dtype, out_dtype):
     _check(dx, oracle.dense_dinput, (g, weight), out_dtype, input_size=shape[1:3], **window)
 
 
-@pytest.mark.parametrize("shape", LINES, ids=str)
+@pytest.mark.parametrize("shape", LINES + PATCHES, ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype"), TYPES)
 def test_dweight(shape, dtype, out_dtype):
-    x, _, _, g, window = _problem(shape, dtype)
-    window["kernel_size"] = shape[5]
-    found = gpu_dweight_calls.dense_dweight(x, g, out_dtype=out_dtype, **HOPPER, **window)
-    bound = oracle.dense_dweight(abs(oracle.f64(x)), abs(oracle.f64(g)), **window)
-    gpu_dweight_calls.check(found, oracle.dense_dweight(x, g, **window), bound, out_dtype)
+    for x_dtype in (dtype, F32) if shape in PATCHES else (dtype,):
+        x, _, _, g, window = _problem(shape, dtype, x_dtype)
+        window["kernel_size"] = shape[5]
+        found = gpu_dweight_calls.dense_dweight(x, g, out_dtype=out_dtype, **HOPPER, **window)
+        x = x.astype(dtype)
+        bound = oracle.dense_dweight(abs(oracle.f64(x)), abs(oracle.f64(g)), **window)
+        gpu_dweight_calls.check(found, oracle.dense_dweight(x, g, **window), bound, out_dtype)
 
 
-@pytest.mark.parametrize("slices", [6, 300])
+@pytest.mark.parametrize("slices", [12, 300])
 def test_room_for_slices(slices):
-    # 15,360 positions: 4 slices keep chains short.
+    # 15,360 positions: 4 slices keep chains short, each of which takes the room of two.
     shape = (30, 32, 16, 16, 32, (3, 3), (1, 1), (1, 1), (1, 1), (32, 16))
     x, _, _, g, window = _problem(shape, BF16)
     window["kernel_size"] = shape[5]
@@ -106,6 +117,20 @@ def test_infinity_reaches_its_window_alone(shape, dtype):
     exact = oracle.dense_forward(x, weight, None, output_size=shape[-1], **window)
     assert not np.isnan(y).any()
     np.testing.assert_array_equal(np.isinf(y), np.isinf(exact))
+
+
+@pytest.mark.parametrize("shape", [LINES[0], *PATCHES], ids=str)
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_infinity_reaches_its_taps_alone(shape, dtype):
+    x, _, _, g, window = _problem(shape, dtype)
+    window["kernel_size"] = shape[5]
+    x, g = np.abs(x), np.abs(g) + np.asarray(0.01, dtype)
+    x[0, 0, 0] = np.inf  # in a corner, where most taps are outside the result
+    dw, db = gpu_dweight_calls.dense_dweight(x, g, out_dtype=F32, **HOPPER, **window)
+    exact, _ = oracle.dense_dweight(x, g, **window)
+    assert not np.isnan(dw).any()
+    assert np.isfinite(db).all()
+    np.testing.assert_array_equal(np.isinf(dw), np.isinf(exact))
 
 
 def test_ones_count_taps():  # case 6

@@ -70,11 +70,14 @@ DweightLaunch Tile(const Dweight& dweight, const Taps& taps, const Device& devic
 }
 
 void CheckFamilies() {
-  Require("dweight 3 -> 32", Ask(Gradient(256, 9, 3, 32), Pixels(32), kH200) == kHaloPatches);
+  Require("dweight 3 -> 32", Ask(Gradient(256, 9, 3, 32), Pixels(32), kH200) == kHopperPatches);
+  Require("dweight 3 -> 32 on 8.0", Ask(Gradient(256, 9, 3, 32), Pixels(32), kA100) == kHaloPatches);
+  Require("dweight 3 -> 32, 16 taps", Ask(Gradient(256, 16, 3, 32), Pixels(32, 4), kH200) == kHaloPatches);
   Require("dweight 32 -> 64", Ask(Gradient(256, 9, 32, 64), Pixels(16), kH200) == kHopperPatches);
   Require("dweight 32 -> 64 on 8.0", Ask(Gradient(256, 9, 32, 64), Pixels(16), kA100) == kHaloPatches);
   Require("dweight 8x8 pixels", Ask(Gradient(256, 9, 32, 32), Pixels(8), kH200) == kTiles);
-  Require("dweight 64 -> 64", Ask(Gradient(256, 9, 64, 64), Pixels(16), kH200) == kHopperTiles);
+  Require("dweight 64 -> 64", Ask(Gradient(256, 9, 64, 64), Pixels(16), kH200) == kHopperPatches);
+  Require("dweight 64 -> 64 of many pixels", Ask(Gradient(256, 9, 64, 64), Pixels(64), kH200) == kHopperTiles);
   Require("dweight 64 -> 64 on 8.0", Ask(Gradient(256, 9, 64, 64), Pixels(16), kA100) == kTiles);
   Require("dweight 40 -> 128", Ask(Gradient(256, 9, 40, 128), Pixels(16), kH200) == kTiles);
   Require("dweight stride 9", Ask(Gradient(256, 81, 64, 64), Pixels(63, 9, 9), kH200) == kTiles);
@@ -84,8 +87,8 @@ void CheckFamilies() {
   Require("dweight stem", Ask(Gradient(128, 121, 3, 96), Neighbours(4085, 964, 121), kH200) == kStems);
   Require("dweight stem with slots", Ask(Gradient(128, 121, 3, 96), Slots(4085, 964, 121, 121), kH200) == kTiles);
   Require("dweight, bfloat16 on 7.5", Ask(Gradient(256, 9, 64, 64), Pixels(16), kT4) == kNone);
-  const Kernel refused = Ask(Gradient(256, 9, 64, 64), Pixels(16), kH200, Wanted(KernelFamily::kHopper));
-  Require("dweight, Hopper", refused == kHopperTiles);
+  const Kernel forced = Ask(Gradient(256, 9, 64, 128), Pixels(16), kH200, Wanted(KernelFamily::kHopper));
+  Require("dweight, Hopper", forced == kHopperTiles);
   Require("dweight, no Hopper",
           Ask(Gradient(256, 9, 60, 64), Pixels(16), kH200, Wanted(KernelFamily::kHopper)) == kNone);
 }

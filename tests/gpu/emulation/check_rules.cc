@@ -145,7 +145,9 @@ void CheckFamilies() {
     Require(name + " 32 -> 32 on 8.0", Ask(Image(dinput, 256, 32, 32, 32), kA100) == kHaloPatches);
     Require(name + " 32 -> 32, wmma",
             Ask(Image(dinput, 256, 32, 32, 32), kH200, Wanted(KernelFamily::kAnyPortable)) == kHaloPatches);
-    Require(name + " 64 -> 64", Ask(Image(dinput, 256, 16, 64, 64), kH200) == kHopperTiles);
+    Require(name + " 64 -> 64", Ask(Image(dinput, 256, 16, 64, 64), kH200) == kHopperPatches);
+    Require(name + " 64 -> 64 of 8x8 pixels", Ask(Image(dinput, 256, 8, 64, 64), kH200) == kHopperTiles);
+    Require(name + " 72 -> 64", Ask(Image(dinput, 256, 16, 72, 64), kH200) == kHopperTiles);
     Require(name + " 64 -> 64 on 8.0", Ask(Image(dinput, 256, 16, 64, 64), kA100) == kTiles);
     Require(name + " of one tap", Ask(Image(dinput, 256, 32, 32, 32, 1), kH200) == kTiles);
     Require(name + " of 8x8 pixels", Ask(Image(dinput, 256, 8, 32, 32), kH200) == kTiles);
@@ -248,6 +250,8 @@ void CheckOffsets() {
     *operand = nullptr;
   }
   gemm.bias = static_cast<const float*>(At(4));
+  Require("few channels, bias", Ask(gemm, kH200) == kHopperPatches);
+  gemm.columns = 128;
   Require("Hopper, bias", Ask(gemm, kH200) == kTiles);
   TapGemm few = Image(false, 256, 32, 32, 32);
   for (const void** operand : {&few.source, &few.weight, const_cast<const void**>(&few.out)}) {

@@ -3,8 +3,9 @@
 //
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check_halo.cu
 //         lib/hopper/halo*.cu lib/hopper/{halo,halo_plan,halo_dweight,halo_dweight_plan,pixel_classes,tensor_map}.cc
-//         lib/gpu/{halo_plan,halo_dweight_plan}.cc lib/gpu/dweight_reduce.cu -o check_halo
-//     check_halo [all|values|times] [random problems]
+//         lib/gpu/{halo_plan,halo_dweight_plan}.cc -o check_halo
+//     check_halo [all|values|times|once] [random problems, or part of the names to time]
+// once: runs what it would time, for a profiler.
 #include <algorithm>
 #include <random>
 #include <string>
@@ -206,7 +207,8 @@ double Milliseconds(std::vector<Problem>& copies, Pass pass, cudaStream_t stream
   return GraphMilliseconds(stream, 24, [&](int i) { Run(copies[i % copies.size()], pass, false, stream); });
 }
 
-void Time(const std::string& name, const Window& w, Element x_type) {
+void Time(const std::string& name, const Window& w, Element x_type, const std::string& wanted, bool once) {
+  if (name.find(wanted) == std::string::npos) return;
   constexpr double kBytesOfMillisecond = 4.3e9;  // that the card copies
   const Element type = Element::kBF16;
   cudaStream_t stream;
@@ -216,7 +218,7 @@ void Time(const std::string& name, const Window& w, Element x_type) {
   const double bytes = static_cast<double>(w.x_size() * ElementBytes(x_type) + w.y_size() * 2);
   std::printf("%-24s floor %.4f", name.c_str(), bytes / kBytesOfMillisecond);
   for (Pass pass : {Pass::kForward, Pass::kDinput, Pass::kDweight}) {
-    if (!Run(copies[0], pass, false, stream)) continue;
+    if (!Run(copies[0], pass, false, stream) || once) continue;
     const bool chosen = Run(copies[0], pass, true, stream);
     std::printf("  %s %.4f%s", kNames[static_cast<int>(pass)], Milliseconds(copies, pass, stream),
                 chosen ? "" : " (not chosen)");
@@ -230,18 +232,22 @@ void Time(const std::string& name, const Window& w, Element x_type) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
-  const int failures = what == "times" ? 0 : CheckValues(argc > 2 ? std::atoi(argv[2]) : 200);
+  const bool once = what == "once";
+  const std::string wanted = argc > 2 && (once || what == "times") ? argv[2] : "";
+  const int failures = once || what == "times" ? 0 : CheckValues(argc > 2 ? std::atoi(argv[2]) : 200);
   if (what == "values") return failures != 0;
-  Time("256x32x32 32->32", Square(256, 32, 32, 32, 3, 1, 1), Element::kBF16);
-  Time("256x32x32 16->16", Square(256, 32, 16, 16, 3, 1, 1), Element::kBF16);
-  Time("256x32x32 8->8", Square(256, 32, 8, 8, 3, 1, 1), Element::kBF16);
-  Time("256x16x16 32->64", Square(256, 16, 32, 64, 3, 1, 1), Element::kBF16);
-  Time("256x16x16 64->64", Square(256, 16, 64, 64, 3, 1, 1), Element::kBF16);
-  Time("256x8x8 64->128", Square(256, 8, 64, 128, 3, 1, 1), Element::kBF16);
-  Time("128x56x56 32->32", Square(128, 56, 32, 32, 3, 1, 1), Element::kBF16);
-  Time("128x56x56 64->64", Square(128, 56, 64, 64, 3, 1, 1), Element::kBF16);
-  Time("7x7 stem 3->64", Square(128, 224, 3, 64, 7, 2, 3), Element::kBF16);
-  Time("7x7 stem 3->64 float x", Square(128, 224, 3, 64, 7, 2, 3), Element::kF32);
-  Time("3x3 stem 3->32", Square(128, 224, 3, 32, 3, 2, 1), Element::kBF16);
+  const auto time = [&](const char* name, const Window& w, Element x_type) { Time(name, w, x_type, wanted, once); };
+  time("256x32x32 3->32", Square(256, 32, 3, 32, 3, 1, 1), Element::kBF16);
+  time("256x32x32 32->32", Square(256, 32, 32, 32, 3, 1, 1), Element::kBF16);
+  time("256x32x32 16->16", Square(256, 32, 16, 16, 3, 1, 1), Element::kBF16);
+  time("256x32x32 8->8", Square(256, 32, 8, 8, 3, 1, 1), Element::kBF16);
+  time("256x16x16 32->64", Square(256, 16, 32, 64, 3, 1, 1), Element::kBF16);
+  time("256x16x16 64->64", Square(256, 16, 64, 64, 3, 1, 1), Element::kBF16);
+  time("256x8x8 64->128", Square(256, 8, 64, 128, 3, 1, 1), Element::kBF16);
+  time("128x56x56 32->32", Square(128, 56, 32, 32, 3, 1, 1), Element::kBF16);
+  time("128x56x56 64->64", Square(128, 56, 64, 64, 3, 1, 1), Element::kBF16);
+  time("7x7 stem 3->64", Square(128, 224, 3, 64, 7, 2, 3), Element::kBF16);
+  time("7x7 stem 3->64 float x", Square(128, 224, 3, 64, 7, 2, 3), Element::kF32);
+  time("3x3 stem 3->32", Square(128, 224, 3, 32, 3, 2, 1), Element::kBF16);
   return failures != 0;
 }
