@@ -37,12 +37,13 @@ class FallbackWarning(RuntimeWarning):
 class Handler(NamedTuple):
     """One compiled handler and the pure-JAX function that computes the same.
 
-    Static parameters are passed to every callable by keyword; workspace also gets the platform that is lowered for.
+    Static parameters are passed to every callable by keyword; workspace also gets the platform that is lowered for, and
+    how many slices of partial sums a weight gradient needs there, if that is known.
     """
 
     operation: str
     results: Callable[..., Sequence[jax.ShapeDtypeStruct]]  # (*operands, **static) -> shapes of the results
-    workspace: Callable[..., Sequence[jax.ShapeDtypeStruct]]  # (*operands, platform=, **static) -> more results
+    workspace: Callable[..., Sequence[jax.ShapeDtypeStruct]]  # (*operands, platform=, partial_slices=, **static)
     attributes: Callable[..., dict[str, Any]]
     fallback: Callable[..., Sequence[jax.Array]]  # (*operands, **static) -> results
 
@@ -134,6 +135,12 @@ def _check_here(operation: str, operands: Sequence[Any], static: dict[str, Any],
         _rules.check(_ffi.load_backend("cuda").module, operation, operands, static, forced, device)
 
 
+def _slices_here(operation: str, operands: Sequence[Any], static: dict[str, Any], forced: dict[str, Any]) -> int | None:
+    """Slices of partial sums that a call needs on the GPUs that are here; None where there is none to ask."""
+    devices = _device_of_each_kind("cuda")
+    return _rules.partial_slices(_ffi.load_backend("cuda").module, operation, operands, static, forced, devices)
+
+
 def _warn_once(operation: str, platform: str, reason: str) -> None:
     with _lock:
         if (platform, reason) in _warned:
@@ -193,7 +200,8 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
             if platform == "cuda" and forced:
                 _check_here(handler.operation, avals, static, forced)
             attributes = handler.attributes(*avals, **static)
-            extra = handler.workspace(*avals, platform=platform, **static)
+            slices = _slices_here(handler.operation, avals, static, forced) if platform == "cuda" else None
+            extra = handler.workspace(*avals, platform=platform, partial_slices=slices, **static)
             results = [*ctx.avals_out, *(jax.core.ShapedArray(s.shape, s.dtype) for s in extra)]
             given = [
                 operand if have.dtype == aval.dtype else _cast(ctx, operand, have, aval.dtype)
