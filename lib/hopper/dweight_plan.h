@@ -51,13 +51,18 @@ struct DweightSchedule {
 
   KNNCONV_DEVICE int32_t Length() const { return Before(lists); }
 
-  // The first step of a block, and the block of a step. The first blocks have a step more than the others.
+  // Blocks that have steps: the first ones.
+  KNNCONV_DEVICE uint32_t BusyBlocks(int32_t length) const { return static_cast<uint32_t>(min(length, blocks)); }
+
+  // The first step of a block, and the block of a step. Blocks that have a step more than others are spread evenly: the
+  // more cuts meet the ends of tiles, the fewer parts there are.
   KNNCONV_DEVICE int32_t FirstOf(int32_t length, int32_t block) const {
-    return length / blocks * block + min(length % blocks, block);
+    const uint32_t busy = max(BusyBlocks(length), 1u), at = min(static_cast<uint32_t>(block), busy);
+    return static_cast<int32_t>(static_cast<uint64_t>(length) * at / busy);
   }
   KNNCONV_DEVICE int32_t BlockOf(int32_t length, int32_t step) const {
-    const int32_t each = length / blocks, longer = length % blocks * (each + 1);
-    return step < longer ? step / (each + 1) : length % blocks + (step - longer) / each;
+    return static_cast<int32_t>((static_cast<uint64_t>(step + 1) * BusyBlocks(length) - 1) /
+                                static_cast<uint32_t>(length));
   }
 };
 
