@@ -12,7 +12,6 @@
 #include <variant>
 
 #include "gpu/dweight_choice.h"
-#include "gpu/hub_sums.h"
 #include "gpu/tap_choice.h"
 
 namespace nb = nanobind;
@@ -76,7 +75,7 @@ nb::dict ToDict(const Decision& decision, const Describe& describe) {
 nb::dict ChooseTapGemm(const DeviceFigures& device, const Wanted& given, const std::string& taps, bool transposed,
                        const std::array<std::string, 3>& types, int64_t groups, int64_t batch, int64_t nodes,
                        int64_t source_rows, int32_t depth, int32_t columns, int32_t slots, int32_t neighbours,
-                       int64_t source_taps, const Window& window) {
+                       int64_t source_taps, int64_t workspace_elements, const Window& window) {
   gpu::TapGemm gemm{};
   gemm.source = gemm.weight = gemm.out = SomeAddress();
   gemm.source_type = ElementOf(types[0]);
@@ -97,7 +96,7 @@ nb::dict ChooseTapGemm(const DeviceFigures& device, const Wanted& given, const s
   gemm.table.columns = neighbours;
   gemm.table.taps = source_taps;
   gemm.workspace = SomeAddress();
-  gemm.workspace_bytes = gpu::HubPartials(gemm, source_taps) * 4;
+  gemm.workspace_bytes = workspace_elements * 4;
   for (int d = 0; d < 2; ++d) {
     gemm.window.kernel[d] = window[0][d];
     gemm.window.stride[d] = window[1][d];
@@ -176,7 +175,8 @@ void DefineRules(nb::module_& m) {
   using nb::literals::operator""_a;
   m.def("choose_tap_gemm", &ChooseTapGemm, nb::kw_only(), "device"_a, "wanted"_a, "taps"_a, "transposed"_a, "types"_a,
         "groups"_a, "batch"_a, "nodes"_a, "source_rows"_a, "depth"_a, "columns"_a, "slots"_a, "neighbours"_a,
-        "source_taps"_a, "window"_a, "The kernel of a forward or dinput, as RunTapGemm chooses it.");
+        "source_taps"_a, "workspace_elements"_a, "window"_a,
+        "The kernel of a forward or dinput, as RunTapGemm chooses it.");
   m.def("choose_dweight", &ChooseDweight, nb::kw_only(), "device"_a, "wanted"_a, "slices"_a, "taps"_a, "types"_a,
         "groups"_a, "members"_a, "batch"_a, "slots"_a, "channels"_a, "columns"_a, "sources"_a, "outputs"_a,
         "neighbours"_a, "has_bias"_a, "zero_empty_rows"_a, "partial_elements"_a, "window"_a,

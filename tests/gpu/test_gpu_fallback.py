@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import jax_knnconv as jkc
-from jax_knnconv import _dispatch, _ffi, _smoke
+from jax_knnconv import _ffi, _readiness, _smoke
 
 
 @pytest.fixture
 def fresh(monkeypatch, gpu):
     """No memory of earlier smoke calls and warnings; compiled programs are compiled anew."""
-    monkeypatch.setattr(_dispatch, "_proven", set())
-    monkeypatch.setattr(_dispatch, "_warned", set())
+    monkeypatch.setattr(_readiness, "_proven", set())
+    monkeypatch.setattr(_readiness, "_warned", set())
     with jax.default_device(gpu):
         yield monkeypatch
     jax.clear_caches()
@@ -27,14 +27,14 @@ def fresh(monkeypatch, gpu):
 def test_unsupported_architecture(fresh, gpu):
     """Products of bfloat16 on a GPU of Turing's age."""
     turing = types.SimpleNamespace(compute_capability="7.5", device_kind="a GPU", platform="gpu")
-    fresh.setattr(_dispatch, "jax", types.SimpleNamespace(**{**vars(jax), "local_devices": lambda backend: [turing]}))
+    fresh.setattr(_readiness, "jax", types.SimpleNamespace(**{**vars(jax), "local_devices": lambda backend: [turing]}))
     (message,) = fallback_checks.falls_back(jkc, "bfloat16")
     assert "products of bfloat16 need compute capability 8.0, a GPU has 7.5" in message
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_missing_code_object(fresh, dtype):
-    def fail(operation, device):
+    def fail(operation, device, family=None):
         raise RuntimeError("launch.h:1: gpuFuncSetAttribute(...): no kernel image is available")
 
     fresh.setattr(_smoke, "error", fail)
