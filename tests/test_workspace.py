@@ -19,7 +19,7 @@ def room(batch, *, sources=130, rows=128, slots=9, channels=3, outputs=64, group
     return elements
 
 
-# 1152 taps are 5 units of 256, with two rows of [batch, C] each. 3 blocks of 64 sources and 8 stretches make 1536 lists;
+# 1152 taps are 5 units of 256, with two rows of [batch, C] each. 3 blocks of 64 sources by 8 stretches are 1536 lists;
 # 2 * 3 numbers say where they begin, and 1344 pairs hold the taps and one half-empty pair a list.
 @pytest.mark.parametrize(
     ("given", "elements"),
