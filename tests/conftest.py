@@ -14,6 +14,9 @@ hypothesis.settings.register_profile("brief", deadline=None, derandomize=True, m
 hypothesis.settings.register_profile("explore", deadline=None, derandomize=False, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share a GPU, of which JAX would give the first one most of the memory
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 
 def has_gpu() -> bool:
     """Whether JAX sees a GPU."""
