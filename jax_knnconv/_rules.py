@@ -68,7 +68,7 @@ def figures_of(device: Any) -> DeviceFigures | None:
 def families(backend: Backend, calls: Sequence[HandlerCall], forced: Mapping[str, Any], device: Any) -> set[str]:
     """The families of kernels, of those that do not take every call, that a GPU's calls run on.
 
-    All that might run where a size has no value yet or the device is not known.
+    All that might run where a size has no value yet, or none that the rules count with, or the device is not known.
 
     Raises:
         ValueError: the GPU has no kernel for what is forced, as far as that is known when a program is lowered.
@@ -79,7 +79,7 @@ def families(backend: Backend, calls: Sequence[HandlerCall], forced: Mapping[str
     for call in calls:
         if call.operation not in PASSES:
             continue
-        known = all(isinstance(size, int) for operand in call.operands for size in operand.shape)
+        known = all(isinstance(size, int) and size < 1 << 31 for operand in call.operands for size in operand.shape)
         if figures is None or not known:
             found |= _allowed(forced, families_here(backend, device))
             continue
