@@ -4,7 +4,7 @@
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check_halo.cu
 //         lib/hopper/halo*.cu lib/hopper/{halo,halo_plan,halo_dweight,halo_dweight_plan,pixel_classes,tensor_map}.cc
 //         lib/gpu/{halo_plan,halo_dweight_plan}.cc lib/gpu/dweight_reduce.cu -o check_halo
-//     check_halo [all|values|times] [random problems]
+//     check_halo [all|values|few|times] [random problems]
 #include <algorithm>
 #include <random>
 #include <string>
@@ -165,6 +165,32 @@ Window RandomWindow() {
   return w;
 }
 
+// The number of passes that come out wrong; counts those that the kernels take.
+int CheckPasses(const Problem& p, int (*runs)[3]) {
+  const Window& w = p.w;
+  int failures = 0;
+  for (Pass pass : {Pass::kForward, Pass::kDinput, Pass::kDweight}) {
+    CHECK(cudaMemset(p.out, 0xff, 4 * Results(w, pass)));
+    if (!Run(p, pass, false, nullptr)) continue;
+    ++(*runs)[static_cast<int>(pass)];
+    const int64_t wrong = Wrong(p, pass);
+    if (wrong == 0) continue;
+    ++failures;
+    std::printf("%s: %lld of %lld wrong: %dx%dx%d, %d -> %d, kernel %dx%d, stride %dx%d, padding %dx%d, "
+                "dilation %dx%d, out %dx%d, types %d %d %d\n", kNames[static_cast<int>(pass)],
+                static_cast<long long>(wrong), static_cast<long long>(Results(w, pass)), w.batch, w.in[0], w.in[1],
+                w.channels, w.columns, w.kernel[0], w.kernel[1], w.stride[0], w.stride[1], w.padding[0], w.padding[1],
+                w.dilation[0], w.dilation[1], w.out[0], w.out[1], static_cast<int>(p.a.x_type),
+                static_cast<int>(p.a.type), static_cast<int>(p.out_type));
+  }
+  return failures;
+}
+
+int Told(int failures, const int (&runs)[3]) {
+  std::printf("%d of %d forward, %d dinput and %d dweight runs wrong\n", failures, runs[0], runs[1], runs[2]);
+  return failures;
+}
+
 int CheckValues(int problems) {
   int failures = 0, runs[3] = {};
   for (int i = 0; i < problems; ++i) {
@@ -181,24 +207,22 @@ int CheckValues(int problems) {
                        float_x ? static_cast<const void*>(&infinity) : &bits, ElementBytes(p.a.x_type),
                        cudaMemcpyHostToDevice));
     }
-    for (Pass pass : {Pass::kForward, Pass::kDinput, Pass::kDweight}) {
-      CHECK(cudaMemset(p.out, 0xff, 4 * Results(w, pass)));
-      if (!Run(p, pass, false, nullptr)) continue;
-      ++runs[static_cast<int>(pass)];
-      const int64_t wrong = Wrong(p, pass);
-      if (wrong == 0) continue;
-      ++failures;
-      std::printf("%s: %lld of %lld wrong: %dx%dx%d, %d -> %d, kernel %dx%d, stride %dx%d, padding %dx%d, "
-                  "dilation %dx%d, out %dx%d, types %d %d %d\n", kNames[static_cast<int>(pass)],
-                  static_cast<long long>(wrong), static_cast<long long>(Results(w, pass)), w.batch, w.in[0], w.in[1], w.channels, w.columns,
-                  w.kernel[0], w.kernel[1], w.stride[0], w.stride[1], w.padding[0], w.padding[1], w.dilation[0],
-                  w.dilation[1], w.out[0], w.out[1], static_cast<int>(p.a.x_type), static_cast<int>(type),
-                  static_cast<int>(p.out_type));
-    }
+    failures += CheckPasses(p, &runs);
     Free(p);
   }
-  std::printf("%d of %d forward, %d dinput and %d dweight runs wrong\n", failures, runs[0], runs[1], runs[2]);
-  return failures;
+  return Told(failures, runs);
+}
+
+// Problems that cover all kinds of kernels, for compute-sanitizer.
+int CheckFew() {
+  int failures = 0, runs[3] = {};
+  const Window windows[] = {Square(2, 16, 16, 24, 3, 1, 1), Square(3, 16, 32, 64, 3, 1, 1), Square(1, 18, 3, 24, 7, 2, 3)};
+  for (const Window& w : windows) {
+    const Problem p = Make(w, Element::kBF16, Element::kBF16, Element::kBF16, 20, 1);
+    failures += CheckPasses(p, &runs);
+    Free(p);
+  }
+  return Told(failures, runs);
 }
 
 double Milliseconds(std::vector<Problem>& copies, Pass pass, cudaStream_t stream) {
@@ -230,6 +254,7 @@ void Time(const std::string& name, const Window& w, Element x_type) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
+  if (what == "few") return CheckFew() != 0;
   const int failures = what == "times" ? 0 : CheckValues(argc > 2 ? std::atoi(argv[2]) : 200);
   if (what == "values") return failures != 0;
   Time("256x32x32 32->32", Square(256, 32, 32, 32, 3, 1, 1), Element::kBF16);
