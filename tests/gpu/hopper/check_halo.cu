@@ -216,7 +216,8 @@ int CheckValues(int problems) {
 // Problems that cover all kinds of kernels, for compute-sanitizer.
 int CheckFew() {
   int failures = 0, runs[3] = {};
-  const Window windows[] = {Square(2, 16, 16, 24, 3, 1, 1), Square(3, 16, 32, 64, 3, 1, 1), Square(1, 18, 3, 24, 7, 2, 3)};
+  const Window windows[] = {Square(2, 16, 16, 24, 3, 1, 1), Square(3, 16, 32, 64, 3, 1, 1),
+                            Square(1, 18, 3, 24, 7, 2, 3)};
   for (const Window& w : windows) {
     const Problem p = Make(w, Element::kBF16, Element::kBF16, Element::kBF16, 20, 1);
     failures += CheckPasses(p, &runs);
