@@ -3,6 +3,10 @@
 Rivals: the peer; for KNN the matrix product of the already gathered matrix; for dense convolutions cuDNN's best, where
 PyTorch is installed. Kernels of ours can be forced to stand beside the one that shapes choose.
 
+Calls of every side take turns on operands of their own, which together take as much memory: those of a large shape come
+from memory for all sides, those of a small one from the cache. Gathered matrices are larger than what they are gathered
+from, and so are fewer. cuDNN's calls are replayed from a CUDA graph, those of the other sides run in one executable.
+
 Programs of several entries are compiled side by side, and then measured one at a time.
 """
 
@@ -22,7 +26,6 @@ import numpy as np
 from benchmarks import compare, cudnn, harness, head_start, machine, memory, operands, peers, shapes
 
 _LONG_S = 3e-3  # beside a call of that length its start is nothing
-_PRODUCT_BYTES = 8 * 2**30  # of gathered matrices at a time
 _TFLOP = 1e12
 # XLA times the algorithms of convolutions and products as it compiles them, which a busy host disturbs.
 _COMPILERS = max(1, (os.cpu_count() or 1) // 3)
@@ -82,8 +85,8 @@ def sides_of(entry: Entry, settings: Settings) -> dict[str, Side]:
         product = peers.gathered_product(shape, name)
         width = shape.outputs if name == "dinput" else shape.channels
         matrix = shape.batch * shape.taps * width * itemsize
-        fitting = max(2, min(sets, _PRODUCT_BYTES // matrix))
-        sides["gemm"] = Side(product.multiply, product.arrange, True, fitting, calls, _library_products())
+        matrices = max(2, min(sets, sets * shapes.moved_bytes(shape, itemsize) // matrix))
+        sides["gemm"] = Side(product.multiply, product.arrange, True, matrices, calls, _library_products())
     return sides | {kernel: ours(kernel) for kernel in settings.kernels}
 
 

@@ -1,6 +1,7 @@
 """KNN convolutions, pass by pass, beside the peer, the product of the gathered matrix, and the floor.
 
 `python -m benchmarks.knn_breakdown --quick`; shapes of large batches, point clouds of batch 1, stems, small batches.
+All sides take turns on operands of their own, so that large ones come from memory: gathered matrices too.
 """
 
 from __future__ import annotations

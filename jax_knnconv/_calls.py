@@ -152,11 +152,13 @@ def make_calls(op: Operation) -> Calls:
         db = (*groups, g.shape[-1]) if with_bias else ABSENT
         return [_struct((*groups, *spec.slot_dims, x.shape[-1], g.shape[-1]), out_dtype), _struct(db, jnp.float32)]
 
-    def dweight_workspace(x: Any, g: Any, *table: Any, spec: Any, groups: Any, platform: str, **static: Any) -> Any:
+    def dweight_workspace(
+        x: Any, g: Any, *table: Any, spec: Any, groups: Any, platform: str, partial_slices: int | None, **static: Any
+    ) -> Any:
         size = x.shape[-1] * g.shape[-1]
         for slots in spec.slot_dims:
             size *= slots
-        return [partial_sums(size, g.shape[-1], groups, platform=platform)]
+        return [partial_sums(size, g.shape[-1], groups, platform=platform, most=partial_slices)]
 
     def dweight_fallback(x: Any, g: Any, *table: Any, spec: Any, out_dtype: Any, groups: Any, with_bias: bool) -> Any:
         params = {"spec": spec, "out_dtype": jnp.float32, "group_rank": len(groups), "with_bias": with_bias}

@@ -50,12 +50,15 @@ def _forward(static: Static, x: Any, weight: Any, bias: Any, table: Sequence[Any
 
 
 def prepare_cotangent(g: Any, x: Any, compute: Any, implementation: str) -> tuple[Any, Any]:
-    """(g, x) in the compute dtype: through the fused cast where it has 16 bits."""
+    """(g, x) in the compute dtype: through the fused cast where that has 16 bits and g 32.
+
+    A float32 x beside a 16-bit g stays as it is: dweight rounds it, as forward did.
+    """
     if compute == jnp.float32:
         return g.astype(jnp.float32), x.astype(jnp.float32)
-    if g.dtype not in (compute, jnp.float32):
-        g = clip_cast(g, compute)
-    return fused_cast(g, x, compute, implementation)
+    if g.dtype == jnp.float32:
+        return fused_cast(g, x, compute, implementation)
+    return clip_cast(g, compute), x if x.dtype == jnp.float32 else x.astype(compute)
 
 
 def _backward(static: Static, residuals: Any, g: Any) -> Any:

@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from jax_knnconv import _ffi, _kernel_choice
-from jax_knnconv._readiness import lacks, takes, warn_once, why_not, working_kernels
+from jax_knnconv._readiness import lacks, partial_slices, takes, warn_once, why_not, working_kernels
 from jax_knnconv._rules import HandlerCall
 from jax_knnconv._varying import result_type
 
@@ -27,12 +27,13 @@ _MOST_GROUPS = 8  # Groups::kMaxRank in lib/common/layout.h
 class Handler(NamedTuple):
     """One compiled handler and the pure-JAX function that computes the same.
 
-    Static parameters are passed to every callable by keyword; workspace also gets the platform that is lowered for.
+    Static parameters are passed to every callable by keyword; workspace also gets the platform that is lowered for, and
+    how many slices of partial sums a weight gradient needs there, if that is known.
     """
 
     operation: str
     results: Callable[..., Sequence[jax.ShapeDtypeStruct]]  # (*operands, **static) -> shapes of the results
-    workspace: Callable[..., Sequence[jax.ShapeDtypeStruct]]  # (*operands, platform=, **static) -> more results
+    workspace: Callable[..., Sequence[jax.ShapeDtypeStruct]]  # (*operands, platform=, partial_slices=, **static)
     attributes: Callable[..., dict[str, Any]]
     fallback: Callable[..., Sequence[jax.Array]]  # (*operands, **static) -> results
     # (*operands, **static) -> the passes that a call is made of, where these are several
@@ -88,12 +89,15 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
         kernel = forced.get("kernel")
         needed = "hopper" if kernel == "hopper" else implementation
         reason = unfit or lacks(platform, ctx.avals_in, kernel) or why_not(operation, platform, needed)
+        slices: int | None = None
         if reason is None and platform == "cuda":
             named = getattr(getattr(static.get("spec"), "config", None), "kernel", None)
-            forced, reason = working_kernels(operation, handler.calls(avals, static), forced, named)
+            calls = handler.calls(avals, static)
+            forced, reason = working_kernels(operation, calls, forced, named)
+            slices = partial_slices(calls, forced)
         if reason is None:
             attributes = handler.attributes(*avals, **static)
-            extra = handler.workspace(*avals, platform=platform, **static)
+            extra = handler.workspace(*avals, platform=platform, partial_slices=slices, **static)
             results = [*ctx.avals_out, *(jax.core.ShapedArray(s.shape, s.dtype) for s in extra)]
             given = [
                 operand if have.dtype == aval.dtype else _cast(ctx, operand, have, aval.dtype)

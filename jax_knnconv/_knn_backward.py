@@ -54,13 +54,15 @@ def _results(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dty
     ]
 
 
-def _workspace(g: Any, x: Any, w: Any, *table: Any, groups: Any, platform: str, **static: Any) -> Any:
+def _workspace(
+    g: Any, x: Any, w: Any, *table: Any, groups: Any, platform: str, partial_slices: int | None, **static: Any
+) -> Any:
     rank = len(groups)
     size = w.shape[rank] * w.shape[-2] * w.shape[-1]
     source_order = (table[i] for i in SOURCE_ORDER)
     return [
         dinput_workspace(g, w, *source_order, rank=rank, platform=platform, fixed=2),
-        partial_sums(size, w.shape[-1], groups, platform=platform),
+        partial_sums(size, w.shape[-1], groups, platform=platform, most=partial_slices),
     ]
 
 

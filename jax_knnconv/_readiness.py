@@ -150,6 +150,11 @@ def working_kernels(
         found = {**found, "kernel": _WITHOUT[family]}
 
 
+def partial_slices(calls: Sequence[HandlerCall], forced: dict[str, Any]) -> int | None:
+    """Slices of partial sums that calls need on the GPUs that are here; None where there is none to ask."""
+    return _rules.partial_slices(_ffi.load_backend("cuda").module, calls, forced, devices_by_kind("cuda"))
+
+
 def warn_once(what: str, platform: str, reason: str, instead: str, family: str | None = None) -> None:
     """Warn that something cannot run for a reason, unless that was told before."""
     with _lock:

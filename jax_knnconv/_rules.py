@@ -79,8 +79,7 @@ def families(backend: Backend, calls: Sequence[HandlerCall], forced: Mapping[str
     for call in calls:
         if call.operation not in PASSES:
             continue
-        known = all(isinstance(size, int) and size < 1 << 31 for operand in call.operands for size in operand.shape)
-        if figures is None or not known:
+        if figures is None or not _is_known(call):
             found |= _allowed(forced, families_here(backend, device))
             continue
         try:
@@ -90,6 +89,11 @@ def families(backend: Backend, calls: Sequence[HandlerCall], forced: Mapping[str
                 raise
             # Its launcher says so when it runs.
     return found & set(SPECIAL_FAMILIES)
+
+
+def _is_known(call: HandlerCall) -> bool:
+    """Whether all sizes have values that the rules count with."""
+    return all(isinstance(size, int) and size < 1 << 31 for operand in call.operands for size in operand.shape)
 
 
 def _allowed(forced: Mapping[str, Any], here: Sequence[str]) -> set[str]:
@@ -108,8 +112,30 @@ def families_here(backend: Backend, device: Any) -> tuple[str, ...]:
     return SPECIAL_FAMILIES if hopper else ("halo",)
 
 
+def partial_slices(
+    module: ModuleType | None, calls: Sequence[HandlerCall], forced: Mapping[str, Any], devices: Sequence[Any]
+) -> int | None:
+    """Slices of partial sums that a weight gradient among the calls needs on any of these GPUs; None if not known.
+
+    With so many it runs as it does with more (`_workspace.partial_sums`), to the last bit.
+    """
+    figures = [found for found in map(figures_of, devices) if found is not None]
+    gradients = [call for call in calls if call.operation.endswith("_dweight")]
+    if module is None or not gradients or not 0 < len(figures) == len(devices):
+        return None
+    (gradient,) = gradients
+    if not _is_known(gradient):
+        return None
+    try:
+        return max(choose(module, gradient, forced, gpu)["partial_slices"] for gpu in figures)
+    except ValueError:  # the call will say so
+        return None
+
+
 def choose(module: ModuleType, call: HandlerCall, forced: Mapping[str, Any], device: DeviceFigures) -> dict[str, Any]:
     """The kernel of one handler call: its name and, of the portable kernels, rows, columns and staging of the tile.
+
+    Of a weight gradient also the slices of partial sums that it needs.
 
     Args:
         module: the CUDA module.
@@ -154,23 +180,31 @@ def _window(spec: Any, source: tuple[int, ...], out: tuple[int, ...]) -> tuple[t
     return spec.slot_dims, spec.stride, spec.padding, spec.dilation, source, out
 
 
+def _groups_of(operand: Any, rank: int) -> tuple[int, ...]:
+    """An operand's group dimensions, all shared where it is not there."""
+    return (1,) * rank if operand is None or is_absent(operand) else operand.shape[:rank]
+
+
 def _tap_gemm_sizes(operation: str, operands: Sequence[Any], static: Mapping[str, Any]) -> dict[str, Any]:
     """A `TapGemm` (lib/gpu/tap_gemm.h) as far as rules look at it."""
     spec, rank, forward = static["spec"], static["group_rank"], operation.endswith("_forward")
     source, weight, *rest = operands
     table = rest[1:] if forward else rest
     rows_in, rows_out = (spec.input_dims, spec.output_dims) if forward else (spec.output_dims, spec.input_dims)
+    bias = rest[0] if forward else None
     if isinstance(spec, DenseSpec):
-        taps = "window"
+        taps, in_order = "window", (source, weight, bias, None, None, None)
     elif forward:
-        taps = "columns" if is_absent(table[1]) else "rows"
+        taps, in_order = "columns" if is_absent(table[1]) else "rows", (source, weight, bias, *table, None)
     else:
-        taps = "sources"
+        offsets, rows, slots = table
+        taps, in_order = "sources", (source, weight, bias, rows, slots, offsets)
     return {
         "taps": taps,
         "transposed": not forward,
         "types": (source.dtype.name, weight.dtype.name, static["out_dtype"].name),
-        "groups": math.prod(group_sizes(rank, operands)),
+        "groups": group_sizes(rank, operands),
+        "operand_groups": [_groups_of(operand, rank) for operand in in_order],
         "batch": math.prod(source.shape[rank : source.ndim - len(rows_in) - 1]),
         "nodes": math.prod(rows_out),
         "source_rows": math.prod(rows_in),
@@ -195,14 +229,16 @@ def _dweight_sizes(operands: Sequence[Any], static: Mapping[str, Any]) -> dict[s
     x, g, *table = operands
     channels, columns, slots = x.shape[-1], g.shape[-1], math.prod(spec.slot_dims)
     dense = isinstance(spec, DenseSpec)
-    members = math.prod(group_sizes(len(groups), operands)) // max(math.prod(groups), 1)
-    partials = partial_sums(slots * channels * columns, columns, groups, platform="cuda")
+    rank = len(groups)
+    sizes = group_sizes(rank, operands)
+    most_slices, _ = partial_sums(slots * channels * columns, columns, groups, platform="cuda").shape
     return {
         "taps": "window" if dense else "columns" if is_absent(table[1]) else "slots",
         "types": (x.dtype.name, g.dtype.name, static["out_dtype"].name),
-        "groups": math.prod(groups),
-        "members": members,
-        "batch": math.prod(x.shape[len(groups) : x.ndim - len(spec.input_dims) - 1]),
+        "groups": tuple(groups),
+        "members": [1 if size == of_result else size for size, of_result in zip(sizes, groups, strict=True)],
+        "operand_groups": [_groups_of(operand, rank) for operand in (x, g, None if dense else table[0])],
+        "batch": math.prod(x.shape[rank : x.ndim - len(spec.input_dims) - 1]),
         "slots": slots,
         "channels": channels,
         "columns": columns,
@@ -211,6 +247,6 @@ def _dweight_sizes(operands: Sequence[Any], static: Mapping[str, Any]) -> dict[s
         "neighbours": 0 if dense else table[0].shape[-1],
         "has_bias": static["with_bias"],
         "zero_empty_rows": not dense and spec.zero_empty_rows,
-        "partial_elements": math.prod(partials.shape),
+        "partial_slices": most_slices,
         "window": _window(spec, spec.input_dims, spec.output_dims),
     }

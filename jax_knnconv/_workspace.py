@@ -84,10 +84,14 @@ def dinput_workspace(g: Any, w: Any, *source_order: Any, rank: int, platform: st
     return _struct((max(hubs, order) if known else hubs + order,), jnp.float32)
 
 
-def partial_sums(weight_size: int, columns: int, groups: Sequence[Any], *, platform: str) -> jax.ShapeDtypeStruct:
+def partial_sums(
+    weight_size: int, columns: int, groups: Sequence[Any], *, platform: str, most: int | None = None
+) -> jax.ShapeDtypeStruct:
     """Room for dweight's slices. Their number follows from static shapes, so that no result depends on the machine.
 
     A GPU sums each of the result's groups on its own, in a slice at least. One more holds what tiles sum of the bias.
+    `most` is how many slices its kernel uses, where that is known. With more, a weight gradient may take more memory
+    than it sets free: XLA then puts it off to the end of the backward pass, and keeps activations and cotangents.
     """
     one = weight_size + columns
     if platform == "cpu":
@@ -97,4 +101,4 @@ def partial_sums(weight_size: int, columns: int, groups: Sequence[Any], *, platf
         count = count * size
     each = one * count if isinstance(count, int) else _GPU_PARTIAL_ELEMENTS
     slices = 1 + max(1, min(_MOST_GPU_SLICES, _GPU_PARTIAL_ELEMENTS // max(each, 1)))
-    return _struct((count * slices, one), jnp.float32)
+    return _struct((count * slices if most is None else most, one), jnp.float32)

@@ -13,6 +13,7 @@ from benchmarks import (
     breakdown,
     breakdown_report,
     cudnn,
+    machine,
     operands,
     peers,
     shapes,
@@ -65,6 +66,17 @@ def test_sides(shape, sides):
     for side in record["sides"].values():
         assert 0 < side["device"]["min_ms"] <= side["device"]["median_ms"]
         assert side["temporary_bytes"] >= 0
+
+
+def test_operands_of_both_sides_take_as_much_memory(monkeypatch):
+    monkeypatch.setattr(machine, "size", lambda: "gpu")
+    for shape in [*shapes.knn_shapes("gpu"), *shapes.small_batch_shapes()]:
+        sides = breakdown.sides_of(breakdown.Entry(shape, "forward", "bfloat16"), SETTINGS)
+        ours, gemm = sides["ours"], sides["gemm"]
+        assert gemm.calls == ours.calls
+        together, matrix = ours.sets * shapes.moved_bytes(shape, 2), shapes.gathered_bytes(shape, 2)
+        if 2 < gemm.sets < ours.sets:  # with two, what a call reads was last read a matrix ago
+            assert together - matrix < gemm.sets * matrix <= together
 
 
 def test_accelerator_is_timed_apart_from_its_host(accelerator):

@@ -99,6 +99,22 @@ def test_small_batches_gather_rows_for_weight_gradients(cuda):
     assert kernel(1, 72, 72) == "portable"  # 4 boxes for little more than one
 
 
+def test_groups_run_on_hopper(cuda):
+    best = "hopper" if "hopper" in cuda.implementations else "portable"
+    indices = np.zeros((16, 4096, 16), np.int32)
+    assert kernels(rows(16, jkc.NeighborTable(indices, num_inputs=4096), 64, 64)) == [best] * 3
+    # Slots of the taps' own: weight gradients of small batches have portable kernels.
+    with_slots = jkc.NeighborTable(indices[:, :, :9], indices[:, :, :9], num_inputs=4096, num_slots=9)
+    assert kernels(rows(16, with_slots, 64, 64)) == [best, best, "portable"]
+    # Each weight's images, and each image's gradient, where its pixels are a multiple of 64.
+    x, weight = struct(8, 4, 16, 16, 64), struct(8, 3, 3, 64, 64)
+    assert kernels({jax.vmap(jkc.conv2d): (x, weight)}) == [best]
+    for size, kernel in ((16, best), (7, "portable")):
+        x = struct(8, 1, size, size, 64)
+        gradient = jax.vmap(lambda x, g: jkc.conv2d_dweight(x, g, (3, 3)))
+        assert kernels({gradient: (x, x)}) == [kernel]
+
+
 def test_stems_of_tables(cuda):
     calls = rows(128, table(400, 300, 9), 3, 96)
     forward, dinput, dweight = (calls[operation] for operation in (jkc.knn_conv, jkc.knn_dinput, jkc.knn_dweight))

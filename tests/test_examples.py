@@ -214,6 +214,27 @@ def test_cifar_twins_give_the_same_logits():
     np.testing.assert_allclose(ours, flax, rtol=1e-4, atol=1e-4)
 
 
+def test_cifar_normalises_as_flax_does():
+    from cifar10_model import _NormRelu
+
+    random = np.random.default_rng(2)
+    x, g = (jnp.asarray(random.normal(2, 3, (4, 6, 8, 5)), jnp.float32) for _ in range(2))
+    ours, flax = (norm(5, momentum=0.9, rngs=nnx.Rngs(0)) for norm in (_NormRelu, nnx.BatchNorm))
+    found = []
+    for norm, activate in ((ours, lambda y: y), (flax, nnx.relu)):
+        norm.scale[...], norm.bias[...] = jnp.linspace(-1, 2, 5), jnp.linspace(-1, 1, 5)
+
+        def weighted(norm, x, activate=activate):
+            y = activate(norm(x))
+            return (y * g).sum(), y
+
+        gradients, y = nnx.grad(weighted, argnums=(0, 1), has_aux=True)(norm, x)
+        found.append([y, *jax.tree.leaves((gradients, nnx.state(norm, nnx.BatchStat)))])
+    assert [value.shape for value in found[0]] == [x.shape, (5,), (5,), x.shape, (5,), (5,)]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
 def test_cifar_pools_as_flax_does():
     from cifar10_model import _halve
 

@@ -64,6 +64,22 @@ def test_weight_gradient():
     assert operand_types(dweight, x, g, target="knn_dweight")[:2] == ["f16", "f16"]
 
 
+def training_step(channels, out_dtype):
+    """Gradients of a layer whose x is float32 and whose products are bfloat16, lowered for CUDA."""
+    function, x, weight = dense(channels, preferred_element_type=out_dtype)
+    loss = jax.grad(lambda x, weight: function(x, weight).astype(jnp.float32).sum(), 1)
+    return jax.jit(loss).trace(x, weight).lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize(("channels", "x_type"), [(3, "f32"), (8, "bf16")])
+def test_a_training_step_has_no_cast_where_cotangents_have_16_bits(channels, x_type):
+    text = training_step(channels, jnp.bfloat16)
+    assert "cast_operands" not in text
+    (call,) = [line for line in text.splitlines() if "@jax_knnconv_dense_dweight_v1" in line]
+    assert f" : (tensor<2x5x5x{channels}x{x_type}>, tensor<2x5x5x16xbf16>)" in call
+    assert "@jax_knnconv_cast_operands_v1" in training_step(channels, jnp.float32)
+
+
 def test_symbolic_batch():
     function, x, weight = dense(8)
     (batch,) = export.symbolic_shape("b")

@@ -38,4 +38,18 @@ KNNCONV_ROLLED
   }
 };
 
+// Finds the step of an operand from one group to the next, where groups are numbered row-major: 0 where all share one
+// matrix. False where there is none, since some dimensions share the operand and others do not.
+inline bool FindStep(const GroupShape& shape, const GroupStrides& strides, int64_t* step) {
+  *step = 0;
+  int64_t groups = 1;  // of the dimensions behind this one
+  for (int i = shape.rank - 1; i >= 0; --i) {
+    if (shape.size[i] == 1) continue;
+    if (groups == 1) *step = strides.step[i];
+    if (strides.step[i] != groups * *step) return false;
+    groups *= shape.size[i];
+  }
+  return true;
+}
+
 }  // namespace knnconv::gpu

@@ -41,7 +41,7 @@ class BoxFeeder {
   KNNCONV_DEVICE void LoadResident() const {
     pipe_.Resident().ArriveExpecting(plan_.gemm.slots * Shape::kSlotBytes);
     for (int slot = 0; slot < plan_.gemm.slots; ++slot) {
-      LoadWeights<Shape>(plan_, pipe_.Weights(slot), &pipe_.Resident(), 0, 0, slot);
+      LoadWeights<Shape>(plan_, pipe_.Weights(slot), &pipe_.Resident(), TapTile{}, 0, slot);
     }
   }
 
@@ -59,7 +59,7 @@ class BoxFeeder {
       full.ArriveExpecting(Shape::kStageBytes);
       load_a(pipe_.A(stage), &full, channel);
       if constexpr (!Shape::kResident) {
-        LoadWeights<Shape>(plan_, pipe_.B(stage), &full, tile.first_column, channel, slot);
+        LoadWeights<Shape>(plan_, pipe_.B(stage), &full, tile, channel, slot);
       }
       place_.Advance();
     }
@@ -72,6 +72,8 @@ class BoxFeeder {
       if (walk_.IsEmpty(tile)) continue;
       const PixelClass& pixels = plan_.classes[tile.pixel_class];
       const PixelPlace first = PlaceOf(pixels, tile.row_tile * Shape::kRows);
+      const int group = plan_.groups.source_rows > 0 ? tile.group : 0;
+      const auto image = static_cast<int>(first.image + group * plan_.gemm.batch);
       const int h = pixels.corner[0] + first.i * gpu::StepOf(plan_.gemm.window, 0);
       const int w = pixels.corner[1] + first.j * gpu::StepOf(plan_.gemm.window, 1);
       const PixelLine vertical = pixels.line[0], horizontal = pixels.line[1];
@@ -84,13 +86,13 @@ class BoxFeeder {
           const int offset_h = vertical.offset + i * vertical.offset_step;
           const int offset_w = horizontal.offset + j * horizontal.offset_step;
           LoadTap(tile, slot, {tap == taps - 1, false, 0, 0}, [&](char* to, Barrier* full, int channel) {
-            LoadPixels(to, map, full, channel, w, h, static_cast<int>(first.image), offset_w, offset_h);
+            LoadPixels(to, map, full, channel, w, h, image, offset_w, offset_h);
           });
         }
       }
       if (taps == 0) {  // zeros, from beyond the last image
         LoadTap(tile, gpu::kHole, {true, false, 0, 0}, [&](char* to, Barrier* full, int channel) {
-          LoadPixels(to, map, full, channel, 0, 0, static_cast<int>(plan_.gemm.batch), 0, 0);
+          LoadPixels(to, map, full, channel, 0, 0, static_cast<int>(plan_.images), 0, 0);
         });
       }
     }
@@ -111,19 +113,21 @@ class BoxFeeder {
     if (!walk_.Has(turn)) return span;
     const gpu::TapGemm& gemm = plan_.gemm;
     span.tile = walk_.Tile(turn);
+    const int64_t first = span.tile.group * plan_.groups.taps;
 #pragma unroll
     for (int i = 0; i < Shape::kBoxes; ++i) {
       span.box[i] = walk_.Box(span.tile, i);
-      span.begin[i] = span.box[i].node * gemm.table.columns;
+      span.begin[i] = first + span.box[i].node * gemm.table.columns;
     }
     span.count = gemm.table.columns;
     if (gemm.kind == gpu::Taps::kSources) {
-      const int64_t begin = gpu::SourceOffset(gemm.table.offsets, span.box[0].node);
-      const int64_t count = gpu::SourceOffset(gemm.table.offsets, span.box[0].node + 1) - begin;
+      const int32_t* const offsets = gemm.table.offsets + span.tile.group * plan_.groups.offsets;
+      const int64_t begin = gpu::SourceOffset(offsets, span.box[0].node);
+      const int64_t count = gpu::SourceOffset(offsets, span.box[0].node + 1) - begin;
       span.hub = count > gpu::kHubTaps;
       span.count = span.hub ? 0 : static_cast<int>(count);
 #pragma unroll
-      for (int i = 0; i < Shape::kBoxes; ++i) span.begin[i] = begin;
+      for (int i = 0; i < Shape::kBoxes; ++i) span.begin[i] = first + begin;
     }
     return span;
   }
@@ -200,7 +204,12 @@ class BoxFeeder {
     LoadTap(span.tile, tap.slot, note, [&](char* to, Barrier* full, int channel) {
 #pragma unroll
       for (int i = 0; i < Shape::kBoxes; ++i) {
-        LoadBox(to + i * kBoxRows * kStepDepth * 2, &plan_.source[0], full, channel, tap.node[i], span.box[i].first);
+        char* const box = to + i * kBoxRows * kStepDepth * 2;
+        if (plan_.groups.source_rows == 0) {
+          LoadBox(box, &plan_.source[0], full, channel, tap.node[i], span.box[i].first);
+        } else {
+          LoadBox(box, &plan_.source[0], full, channel, tap.node[i], span.box[i].first, span.tile.group);
+        }
       }
     });
   }

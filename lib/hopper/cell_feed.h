@@ -42,7 +42,9 @@ class CellFeeder {
   };
 
   KNNCONV_DEVICE TapList Next(int64_t turn) const {
-    return walk_.Has(turn) ? ListOf(plan_.gemm, walk_.Tile(turn).row_tile * Shape::kRows + thread_) : TapList{};
+    if (!walk_.Has(turn)) return TapList{};
+    const TapTile tile = walk_.Tile(turn);
+    return ListOf(plan_, tile, tile.row_tile * Shape::kRows + thread_);
   }
 
   KNNCONV_DEVICE static int Byte(uint32_t bytes, int at) { return static_cast<int>(bytes >> 8 * at & 0xff); }
@@ -193,7 +195,7 @@ class CellFeeder {
         pipe_.EmptyWeights(weights_.stage).Wait(weights_.parity ^ 1);
         Barrier& full = pipe_.FullWeights(weights_.stage);
         full.ArriveExpecting(Shape::kBytesB);
-        LoadBox(pipe_.B(weights_.stage), &plan_.weight, &full, channel, tile.first_column, slot);
+        LoadWeights<Shape>(plan_, pipe_.B(weights_.stage), &full, tile, channel, slot);
         weights_.Advance();
       }
       __syncwarp();

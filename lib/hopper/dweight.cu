@@ -18,7 +18,8 @@ Status Prepare(const Dweight& dweight, const DenseTaps& taps, const DweightPlan&
   task->dense = taps;
   task->pitch = has_strips ? StripPitch(taps) : taps.out_size[1];
   task->schedule.steps_of_row = 1;
-  return EncodeOperands(dweight, taps, has_strips, maps);
+  task->own_images = plan.sizes.groups.own_x ? static_cast<int32_t>(dweight.batch) : 0;
+  return EncodeOperands(dweight, taps, plan.sizes.groups, has_strips, maps);
 }
 
 Status Prepare(const Dweight& dweight, const gpu::NeighborTable& table, DweightTask* task, DweightMaps* maps) {
@@ -33,11 +34,15 @@ Status Prepare(const Dweight& dweight, const ColumnTaps& taps, const DweightPlan
   task->kind = plan.sizes.gathers ? TapsKind::kGathered : TapsKind::kColumns;
   if (!plan.sizes.gathers) return Prepare(dweight, taps.table, task, maps);
   task->table = taps.table;
+  const DweightGroups& groups = plan.sizes.groups;
   task->schedule.steps_of_row = 1;
   task->x = dweight.x;
   task->channels = dweight.channels;
-  task->g_rows = dweight.batch * taps.table.outputs;
-  return EncodeGathered(dweight, task->g_rows, maps);
+  task->groups.batch = gpu::Divisor(static_cast<uint32_t>(dweight.batch));
+  task->groups.x_back = groups.own_x ? 0 : static_cast<int32_t>(dweight.batch);
+  task->groups.table_rows = groups.own_table ? taps.table.outputs : 0;
+  task->g_rows = groups.members * dweight.batch * taps.table.outputs;
+  return EncodeGathered(dweight, groups, task->g_rows, maps);
 }
 
 Status Prepare(const Dweight& dweight, const SlotTaps& taps, const DweightPlan&, DweightTask* task,
@@ -67,6 +72,8 @@ Status Run(const LaunchSite& site, const Dweight& dweight, const Taps& taps, con
   task.boxes = static_cast<int32_t>(plan.boxes);
   task.channel_boxes = ChannelBoxes(dweight);
   task.columns = dweight.columns;
+  task.results = plan.sizes.groups.results;
+  task.own_g = plan.sizes.groups.own_g;
   task.chain = static_cast<int32_t>(plan.sizes.chain / kStep);
   task.partials = dweight.partials;
   task.g = dweight.g;

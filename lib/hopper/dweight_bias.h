@@ -55,8 +55,12 @@ KNNCONV_DEVICE bool WarpHasTaps(const gpu::NeighborTable& table, int32_t row) {
 }
 
 // Whether a row of g, counted over all batch entries, has taps.
-KNNCONV_DEVICE bool HasTaps(const gpu::NeighborTable& table, int64_t g_row) {
-  const int64_t first = g_row % table.outputs * table.neighbours;
+template <bool kGathers>
+KNNCONV_DEVICE bool HasTaps(const DweightTask& task, int64_t g_row) {
+  const gpu::NeighborTable& table = task.table;
+  int64_t row = g_row % table.outputs;
+  if constexpr (kGathers) row += task.groups.Of(static_cast<uint32_t>(g_row / table.outputs)).first_row;
+  const int64_t first = row * table.neighbours;
 #pragma unroll 1
   for (int tap = 0; tap < table.neighbours; ++tap) {
     if (IsTap(table, first + tap)) return true;
@@ -121,15 +125,20 @@ class DweightBoxBias {
   typename DweightRing<Tile>::Place place_;
 };
 
-// Sums the block's share of g's rows, kBiasSums columns at a time: a thread has four of them and every parts-th row.
-template <typename T>
+// Sums the block's shares of g's rows, kBiasSums columns at a time: a thread has four of them and every parts-th row.
+template <typename T, bool kGathers>
 KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
   constexpr int kBatch = 16;  // rows loaded at a time: few threads have to keep memory busy
-  const int64_t share = CeilDiv(task.g_rows, gridDim.x), begin = share * blockIdx.x;
-  const int64_t end = min(begin + share, task.g_rows);
-  float4* out = reinterpret_cast<float4*>(task.bias_partials) +
-                CeilDiv(task.columns, kBiasSums) * (kBiasSums / 4) * blockIdx.x;
-  for (int first = 0; first < task.columns; first += kBiasSums, out += kBiasSums / 4) {
+  const int chunks = static_cast<int>(CeilDiv(task.columns, kBiasSums));
+  // Held in registers, these would push the ring's addresses out of them.
+  const auto results = [&] { return kGathers ? task.results : 1; };
+  const auto shares = [&] { return kGathers ? task.RowShares() : task.schedule.blocks; };
+  for (int unit = blockIdx.x; unit < results() * shares() * chunks; unit += gridDim.x) {
+    const int number = unit / chunks, list = kGathers ? number / shares() : 0;
+    const int first = (unit - number * chunks) * kBiasSums;
+    const int64_t share = CeilDiv(task.g_rows, shares());
+    const int64_t begin = list * task.g_rows + share * (number - list * shares());
+    const int64_t end = min(begin + share, (list + 1) * task.g_rows);
     const int columns = min(task.columns - first, kBiasSums), quads = columns / 4, parts = BiasParts(columns);
     const bool exists = thread / quads < parts;
     const T* const g = static_cast<const T*>(task.g) + first + thread % quads * 4;
@@ -140,7 +149,7 @@ KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
       if (task.table.zero_empty_rows) {
 #pragma unroll 1
         for (int i = 0; i < kBatch && first_row + i * parts < end; ++i) {
-          if (!HasTaps(task.table, first_row + i * parts)) counted &= ~(1u << i);
+          if (!HasTaps<kGathers>(task, first_row + i * parts)) counted &= ~(1u << i);
         }
       }
       uint2 four[kBatch];
@@ -155,7 +164,7 @@ KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
       for (int i = 0; i < kBatch; ++i) AddTo(&sum, reinterpret_cast<const FourOf<T>&>(four[i]));
       AddTo(&total, sum);
     }
-    out[thread] = total;
+    reinterpret_cast<float4*>(task.bias_partials)[int64_t{unit} * (kBiasSums / 4) + thread] = total;
   }
 }
 

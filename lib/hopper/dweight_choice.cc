@@ -22,19 +22,47 @@ int64_t ChainPositions(gpu::Element result) {
 
 constexpr int kLeastCorner = -128, kMostCorner = 127;  // of the copy engine's pixels
 
+bool HasGroups(const Dweight& dweight) {
+  return dweight.shapes.groups.count() != 1 || dweight.shapes.members.count() != 1;
+}
+
 bool HasShortNumbers(int64_t positions) { return positions <= INT32_MAX - 2 * kStep; }
+
+// False where an operand belongs to some of the group dimensions only, or some groups are summed and others are not.
+bool FindGroups(const Dweight& dweight, const gpu::GroupStrides& tables, DweightGroups* groups) {
+  const gpu::GroupShapes& shapes = dweight.shapes;
+  const int64_t results = shapes.groups.count(), members = shapes.members.count();
+  if (std::min(results, members) != 1 || std::max(results, members) > INT32_MAX) return false;
+  const gpu::GroupShape& shape = members > 1 ? shapes.members : shapes.groups;
+  int64_t x, g, table;
+  if (!gpu::FindStep(shape, dweight.x_groups, &x) || !gpu::FindStep(shape, dweight.g_groups, &g) ||
+      !gpu::FindStep(shape, tables, &table)) {
+    return false;
+  }
+  *groups = {static_cast<int32_t>(results), static_cast<int32_t>(members), x > 0, g > 0, table > 0};
+  return true;
+}
 
 // Whether strips can serve a dense convolution that is in reach.
 bool HasStrips(const Dweight& dweight, const DenseTaps& taps) {
-  return AreStripsDense(taps) && StripUpper(taps) >= kLeastCorner &&
+  return !HasGroups(dweight) && AreStripsDense(taps) && StripUpper(taps) >= kLeastCorner &&
          std::max(StripUpper(taps), CotangentUpper(taps)) <= kMostCorner &&
          HasShortNumbers(Positions(dweight, taps, StripPitch(taps)));
+}
+
+// Each result has pixels of its own, in whole steps: the next one's would follow in the last.
+bool FindGroups(const Dweight& dweight, const DenseTaps& taps, DweightGroups* groups) {
+  if (!FindGroups(dweight, gpu::GroupStrides{}, groups) || groups->members > 1) return false;
+  const bool has_whole_steps = Positions(dweight, taps, taps.out_size[1]) % kStep == 0;
+  return groups->results == 1 || ((!groups->own_x || has_whole_steps) &&
+                                  groups->results * std::max(dweight.batch, int64_t{dweight.slots}) <= INT32_MAX);
 }
 
 DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
   constexpr double kPixelCost = 1.12, kStridedCost = 1.6;  // where steps skip pixels
   DweightSizes sizes;
-  sizes.lists = 1;
+  FindGroups(dweight, taps, &sizes.groups);
+  sizes.lists = sizes.groups.results;
   sizes.boxes = int64_t{dweight.slots} * ChannelBoxes(dweight);
   sizes.steps = CeilDiv(Positions(dweight, taps, taps.out_size[1]), kStep);
   sizes.box_cost = taps.stride[0] > 1 || taps.stride[1] > 1 ? kStridedCost : kPixelCost;
@@ -47,10 +75,15 @@ DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
   return sizes;
 }
 
-// Whether rows of x are gathered one by one: boxes of a smaller batch would be mostly empty.
+// Whether rows of x are gathered one by one: boxes of a smaller batch would be mostly empty, and they are of one group.
 bool Gathers(const Dweight& dweight) {
   constexpr int64_t kLeastBatchOfBoxes = 32;
-  return dweight.batch < kLeastBatchOfBoxes;
+  return dweight.batch < kLeastBatchOfBoxes || HasGroups(dweight);
+}
+
+// Of a list.
+int64_t GatheredPositions(const Dweight& dweight, const ColumnTaps& taps) {
+  return dweight.shapes.members.count() * dweight.batch * taps.table.outputs;
 }
 
 DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
@@ -61,7 +94,9 @@ DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
   sizes.steps = taps.table.outputs * StepsOfRow(dweight);
   if (Gathers(dweight)) {
     sizes.gathers = true;
-    sizes.steps = CeilDiv(dweight.batch * taps.table.outputs, kStep);
+    FindGroups(dweight, taps.index_groups, &sizes.groups);
+    sizes.lists = sizes.groups.results;
+    sizes.steps = CeilDiv(GatheredPositions(dweight, taps), kStep);
     sizes.box_cost = kGatherCost;
     sizes.sums_rows = dweight.db != nullptr;
   }
@@ -71,8 +106,10 @@ DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
 // As if all slots had equally many taps.
 DweightSizes SizesOf(const Dweight& dweight, const SlotTaps& taps) {
   const int64_t rows = taps.table.outputs;
-  DweightSizes sizes = {dweight.slots, ChannelBoxes(dweight),
-                        CeilDiv(rows * taps.table.neighbours, dweight.slots) * StepsOfRow(dweight)};
+  DweightSizes sizes;
+  sizes.lists = dweight.slots;
+  sizes.boxes = ChannelBoxes(dweight);
+  sizes.steps = CeilDiv(rows * taps.table.neighbours, dweight.slots) * StepsOfRow(dweight);
   sizes.sums_rows = dweight.db != nullptr;
   return sizes;
 }
@@ -90,10 +127,10 @@ DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const int64_t tiles = sizes.lists * plan.row_tiles * plan.column_tiles;
   // Each block and each tile may bring a part, and its sums for db.
   const int64_t part = size.elements() + (sizes.sums_rows ? 0 : kBiasSums);
-  const int64_t of_block = part + (sizes.sums_rows ? CeilDiv(sizes.columns, kBiasSums) * kBiasSums : 0);
+  const int64_t row_sums = sizes.sums_rows ? CeilDiv(sizes.columns, kBiasSums) * kBiasSums : 0;
+  const int64_t room = sizes.partial_elements - tiles * part - (sizes.groups.results - 1) * row_sums;
   const int64_t length = tiles * plan.steps;
-  plan.blocks =
-      std::min({int64_t{sizes.multiprocessors}, (sizes.partial_elements - tiles * part) / of_block, length});
+  plan.blocks = std::min({int64_t{sizes.multiprocessors}, room / (part + row_sums), length});
   if (plan.blocks < 1) return plan;
   plan.tile = tile;
 
@@ -139,6 +176,8 @@ DweightPlan Plan(const Dweight& dweight, const Taps& taps, const gpu::Device& de
 }
 
 bool IsInReach(const Dweight& dweight, const DenseTaps& taps) {
+  DweightGroups groups;
+  if (!FindGroups(dweight, taps, &groups)) return false;
   constexpr int kMostStride = 8, kMostOffset = 255;  // of the copy engine
   const int32_t kernel[2] = {dweight.slots / taps.kernel_width, taps.kernel_width};
   for (int d = 0; d < 2; ++d) {
@@ -155,12 +194,19 @@ bool IsInReach(const Dweight&, const gpu::NeighborTable& table) {
   return table.sources > 0 && table.outputs > 0 && table.neighbours > 0;
 }
 bool IsInReach(const Dweight& dweight, const ColumnTaps& taps) {
-  if (!IsInReach(dweight, taps.table)) return false;
-  // Rows of x that are gathered have numbers over all batch entries.
-  return !Gathers(dweight) || (dweight.batch * taps.table.sources <= INT32_MAX &&
-                               HasShortNumbers(dweight.batch * taps.table.outputs));
+  DweightGroups groups;
+  if (!IsInReach(dweight, taps.table) || !FindGroups(dweight, taps.index_groups, &groups)) return false;
+  if (!Gathers(dweight)) return true;
+  if (groups.count() > 1 && !groups.own_g) return false;
+  // Rows of x that are gathered have numbers over all groups and batch entries; over groups, so have rows of tables and
+  // slots of dw.
+  const int64_t x_rows = dweight.batch * taps.table.sources;
+  const int64_t most = std::max({x_rows, int64_t{taps.table.outputs}, int64_t{dweight.slots}});
+  return groups.count() * most <= INT32_MAX && HasShortNumbers(GatheredPositions(dweight, taps));
 }
-bool IsInReach(const Dweight& dweight, const SlotTaps& taps) { return IsInReach(dweight, taps.table); }
+bool IsInReach(const Dweight& dweight, const SlotTaps& taps) {
+  return !HasGroups(dweight) && IsInReach(dweight, taps.table);
+}
 
 // Whether the schedule's line has 31 bits however dw is tiled, and whichever slot has the taps.
 bool HasShortLine(const Dweight& dweight, const DweightSizes& sizes) {
@@ -173,7 +219,7 @@ bool Fits(const Dweight& dweight) {
   return dweight.slots > 0 && dweight.batch > 0 && dweight.channels > 0 && dweight.columns > 0 &&
          dweight.x_type == dweight.g_type && dweight.channels % 8 == 0 && dweight.columns % 8 == 0 &&
          IsAligned(dweight.x) && IsAligned(dweight.g) && IsAligned(dweight.partials) && IsAligned(dweight.dw) &&
-         IsAligned(dweight.db) && dweight.shapes.groups.count() == 1 && dweight.shapes.members.count() == 1;
+         IsAligned(dweight.db);
 }
 
 // Few channels or columns leave too much of a box empty.

@@ -9,6 +9,15 @@
 
 namespace knnconv::hopper {
 
+// Groups of operands. Those of the result have lists of their own; or they are *members*, whose gradients are summed:
+// their positions follow each other in one list.
+struct DweightGroups {
+  int32_t results = 1, members = 1;  // one of them is 1
+  bool own_x = false, own_g = false, own_table = false;  // else all share
+
+  int32_t count() const { return results * members; }
+};
+
 // What tiles and cuts follow from.
 struct DweightSizes {
   int64_t lists = 0, boxes = 0, steps = 0;  // boxes of a list, steps of one of its tiles
@@ -21,6 +30,7 @@ struct DweightSizes {
   int64_t partial_elements = 0;
   int64_t chain = 0;  // positions
   int multiprocessors = 0;
+  DweightGroups groups;
 };
 
 struct DweightPlan {
@@ -38,7 +48,7 @@ DweightPlan PlanDweight(const gpu::Dweight& dweight, const gpu::SlotTaps& taps, 
 
 // Whether Hopper's kernels are to compute `dweight`: where they can if `forced`, else where they are expected to be
 // the faster ones, too; and how. They can where x and g are of one 16-bit type, channels and columns multiples of 8,
-// without groups, with room for partial sums, and a dense convolution within the copy engine's reach.
+// with room for partial sums, a dense convolution within the copy engine's reach, and groups not with slots nor mixed.
 bool ChooseDweight(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const gpu::Device& device, bool forced,
                    DweightPlan* plan);
 bool ChooseDweight(const gpu::Dweight& dweight, const gpu::ColumnTaps& taps, const gpu::Device& device, bool forced,

@@ -5,7 +5,8 @@
 //                        positions (64 rows of g, in order)           columns, in boxes of 64
 //     rows   [ x: 64 channels of each position's neighbour ]  @  positions [ g              ]
 //
-// A position is a row of g, counted over all batch entries, so that g comes in boxes of 64 rows that follow each other.
+// A position is a row of g, counted over all batch entries (of all groups that are summed), so that g comes in boxes of
+// 64 rows that follow each other.
 // A box of x has a line for each of a step's positions: the row of x that is its neighbour in the box's slot. (Boxes of
 // one node's batch entries, as in dweight_kernel.h, would be mostly empty.) Two warps copy the lines and read the table
 // ahead of them into shared memory; four are no faster. The ring, the products and the partial sums are those of
@@ -80,7 +81,7 @@ class DweightGatherer {
   KNNCONV_DEVICE void RunSegment(const DweightRing<Tile>& ring, const DweightSegment& segment) {
     const int64_t first = int64_t{segment.first} * kStep + thread_;  // the thread's position in the first step
     const auto outputs = static_cast<uint32_t>(task_.table.outputs);
-    gpu::BatchWalk ahead(first, kStep, outputs), now = ahead;
+    gpu::BatchWalk ahead(segment.list * task_.g_rows + first, kStep, outputs), now = ahead;
     for (int step = 0; step < Table::kAhead; ++step) {
       ReadTable(step, step < segment.steps && first + step * kStep < task_.g_rows, &ahead);
       gpu::CommitCopies();
@@ -105,7 +106,8 @@ class DweightGatherer {
   // Requests the entries of the thread's position in a later step.
   KNNCONV_DEVICE void ReadTable(int place, bool exists, gpu::BatchWalk* position) const {
     if (exists) {
-      const int32_t* const row = task_.table.indices + int64_t{position->at()} * task_.table.neighbours;
+      const int32_t table_row = task_.groups.Of(position->batch()).first_row + static_cast<int32_t>(position->at());
+      const int32_t* const row = task_.table.indices + int64_t{table_row} * task_.table.neighbours;
       int slot = first_slot_, channel_box = first_channel_box_;
 #pragma unroll 1
       for (int box = 0; box < row_boxes_; ++box) {
@@ -121,7 +123,7 @@ class DweightGatherer {
 
   // Turns the entries of the thread's position into rows of x.
   KNNCONV_DEVICE void FindRows(int place, bool exists, const gpu::BatchWalk& position) const {
-    const int32_t batch_rows = static_cast<int32_t>(position.batch()) * task_.table.sources;
+    const int32_t batch_rows = task_.groups.Of(position.batch()).x * task_.table.sources;
 #pragma unroll 1
     for (int box = 0; box < row_boxes_; ++box) {
       const int32_t source = table_.index[place][box][thread_];
@@ -143,7 +145,7 @@ class DweightGatherer {
       const int boxes = min(Tile::kColumnBoxes, (task_.columns - first_column + kBox - 1) / kBox);
       full->ArriveExpecting(boxes * kBoxBytes);
       for (int box = 0; box < boxes; ++box) {
-        LoadBox(ring.ColumnBox(stage, box), g_, full, first_column + box * kBox, position);
+        LoadBox(ring.ColumnBox(stage, box), g_, full, first_column + box * kBox, position, segment.list);
       }
     }
     __syncwarp();
@@ -208,7 +210,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if (warp < kGatherThreads / 32) {
       DweightGatherer<Tile>(task, &g, table, static_cast<int>(threadIdx.x)).Run(ring);
     } else if (task.bias_partials != nullptr) {
-      SumRows<T>(task, static_cast<int>(threadIdx.x) - kGatherThreads);
+      SumRows<T, true>(task, static_cast<int>(threadIdx.x) - kGatherThreads);
     }
   } else {
     if constexpr (Tile::kMovesRegisters) GrowRegisters<Tile::kProductRegisters>();

@@ -29,8 +29,8 @@ inline PixelMap AllPixels(gpu::Element type, const void* address, int64_t channe
 }
 
 // Pixels of x as the taps of slot 0 visit them; other slots add their offsets.
-inline PixelMap PixelsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
-  PixelMap map = AllPixels(dweight.g_type, dweight.x, dweight.channels, taps.in_size, dweight.batch);
+inline PixelMap PixelsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, int64_t images) {
+  PixelMap map = AllPixels(dweight.g_type, dweight.x, dweight.channels, taps.in_size, images);
   for (int d = 0; d < 2; ++d) {
     const int from = 1 - d;  // the map has w first
     const Corners corners = CornersOf(taps, from);
@@ -42,7 +42,7 @@ inline PixelMap PixelsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps
 }
 
 inline PixelMap StripsOf(const gpu::Dweight& dweight, const gpu::DenseTaps& taps) {
-  PixelMap map = PixelsOf(dweight, taps);
+  PixelMap map = PixelsOf(dweight, taps, dweight.batch);
   map.upper[0] = StripUpper(taps);
   map.pixels = StripLines(taps);
   return map;
@@ -67,12 +67,15 @@ inline gpu::Status EncodeRows(gpu::Element type, const void* address, int64_t ba
   return Encode(spec, map);
 }
 
-// Boxes of kStep rows of [rows, width].
-inline gpu::Status EncodeRows(gpu::Element type, const void* address, int64_t rows, int64_t width, CUtensorMap* map) {
-  BoxMap spec = {type, address, 2, {}, {}, {kBox, kStep}};
-  spec.size[0] = static_cast<uint64_t>(width);
+// Boxes of kStep rows of g, which follow each other over all batch entries, where each of `matrices` has so many rows.
+// Behind the last of a matrix come zeros, and not the next one's.
+inline gpu::Status EncodeCotangent(const gpu::Dweight& dweight, int64_t rows, int64_t matrices, CUtensorMap* map) {
+  BoxMap spec = {dweight.g_type, dweight.g, 3, {}, {}, {kBox, kStep, 1}};
+  spec.size[0] = static_cast<uint64_t>(dweight.columns);
   spec.size[1] = static_cast<uint64_t>(rows);
+  spec.size[2] = static_cast<uint64_t>(matrices);
   spec.stride[0] = 2 * spec.size[0];
+  spec.stride[1] = spec.stride[0] * spec.size[1];
   return Encode(spec, map);
 }
 
@@ -82,17 +85,23 @@ inline gpu::Status EncodeOperands(const gpu::Dweight& dweight, const gpu::Neighb
   return EncodeRows(type, dweight.g, dweight.batch, table.outputs, dweight.columns, &maps->g);
 }
 
-// Boxes of g's rows, which follow each other over all batch entries; x is gathered.
-inline gpu::Status EncodeGathered(const gpu::Dweight& dweight, int64_t rows, DweightMaps* maps) {
+// x is gathered.
+inline gpu::Status EncodeGathered(const gpu::Dweight& dweight, const DweightGroups& groups, int64_t rows,
+                                  DweightMaps* maps) {
   maps->x = {};
-  return EncodeRows(dweight.g_type, dweight.g, rows, dweight.columns, &maps->g);
+  return EncodeCotangent(dweight, rows, groups.results, &maps->g);
 }
 
-inline gpu::Status EncodeOperands(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, bool has_strips,
-                                  DweightMaps* maps) {
-  KNNCONV_GPU_RETURN_IF_ERROR(Encode(has_strips ? StripsOf(dweight, taps) : PixelsOf(dweight, taps), &maps->x));
-  if (has_strips) return Encode(PaddedCotangent(dweight, taps), &maps->g);
-  return EncodeRows(dweight.g_type, dweight.g, Positions(dweight, taps, taps.out_size[1]), dweight.columns, &maps->g);
+inline gpu::Status EncodeOperands(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const DweightGroups& groups,
+                                  bool has_strips, DweightMaps* maps) {
+  if (has_strips) {
+    KNNCONV_GPU_RETURN_IF_ERROR(Encode(StripsOf(dweight, taps), &maps->x));
+    return Encode(PaddedCotangent(dweight, taps), &maps->g);
+  }
+  const int64_t images = (groups.own_x ? groups.results : 1) * dweight.batch;
+  KNNCONV_GPU_RETURN_IF_ERROR(Encode(PixelsOf(dweight, taps, images), &maps->x));
+  return EncodeCotangent(dweight, Positions(dweight, taps, taps.out_size[1]), groups.own_g ? groups.results : 1,
+                         &maps->g);
 }
 
 }  // namespace knnconv::hopper

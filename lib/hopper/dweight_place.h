@@ -17,7 +17,7 @@ struct DweightReduction {
   gpu::Divisor by_blocks_of_tile, by_tiles_of_list, by_column_tiles;
   gpu::Divisor by_pairs, by_channel_boxes;  // pairs: of eight columns each, of a tile's products
   int64_t weight_blocks;                    // the others sum db
-  int32_t channels;
+  int32_t channels, slots_of_list;
   void *dw, *db;
   gpu::Element dw_type, db_type;
 };
@@ -54,7 +54,7 @@ KNNCONV_DEVICE void Add(EightSums* sums, const EightSums& values) {
   Add(&sums->second, values.second);
 }
 
-// Where the first of them is in dw.
+// Where the first of them is in dw; slots are numbered over all groups.
 struct DweightPlace {
   int slot, channel, column;
   bool exists;
@@ -79,7 +79,7 @@ KNNCONV_DEVICE DweightPlace PlaceOf(const DweightReduction& r, int32_t list, int
   }
   const gpu::Divisor::Result in_slot = r.by_channel_boxes.Divide(box);
   place.channel += in_slot.remainder * kBox;
-  place.slot = list + in_slot.quotient * size.taps + tap;
+  place.slot = list * r.slots_of_list + in_slot.quotient * size.taps + tap;
   place.exists = box < r.task.boxes && place.channel < r.channels && place.column < r.task.columns;
   return place;
 }

@@ -68,7 +68,7 @@ class DweightProducer {
       row_boxes_ = min(Tile::kRowBoxes, task_.boxes - first_box);
       column_boxes_ = min(Tile::kColumnBoxes, (task_.columns - first_column_ + kBox - 1) / kBox);
       first_channel_ = first_box % task_.channel_boxes * kBox;
-      slot_ = segment.list + (first_box + lane_) / task_.channel_boxes;
+      slot_ = (first_box + lane_) / task_.channel_boxes;
       step_bytes_ = row_boxes_ * kBoxBytes + column_boxes_ * kBoxBytes;
       if constexpr (Tile::kHasStrips) {
         step_bytes_ += row_boxes_ * (Tile::kTaps - 1) * task_.dense.dilation[1] * kLineBytes;
@@ -107,6 +107,7 @@ class DweightProducer {
     const int offset_h = (Tile::kHasStrips ? slot_ : slot_ / taps.kernel_width) * taps.dilation[0];
     const int offset_w = Tile::kHasStrips ? 0 : slot_ % taps.kernel_width * taps.dilation[1];
     const int offsets = offset_h << kShift | offset_w;
+    const int first_image = segment.list * task_.own_images, matrix = task_.own_g ? segment.list : 0;
     int position = segment.first * kStep;
     PixelWalk pixel(task_, position);
     for (int left = segment.steps; left > 0; --left) {
@@ -116,7 +117,7 @@ class DweightProducer {
           [&](unsigned char* to, int box, int channel) {
             const int offset = __shfl_sync(0xffffffff, offsets, box);
             if (IsElected()) {
-              LoadPixels(to, x_, full, channel, pixel.x_w(), pixel.x_h(), pixel.image(),
+              LoadPixels(to, x_, full, channel, pixel.x_w(), pixel.x_h(), first_image + pixel.image(),
                          offset & ((1 << kShift) - 1), offset >> kShift);
             }
           },
@@ -125,7 +126,7 @@ class DweightProducer {
             if constexpr (Tile::kHasStrips) {
               LoadPixels(to, g_, full, column, pixel.g_w(), pixel.g_h(), pixel.image(), 0, 0);
             } else {
-              LoadBox(to, g_, full, column, position);
+              LoadBox(to, g_, full, column, position, matrix);
             }
           });
       pixel.Advance();

@@ -69,8 +69,8 @@ KNNCONV_DEVICE void ReduceWeight(const DweightReduction& r, int64_t number, Eigh
   }
 }
 
-// The lane's share of the sums of boxes: parts of all row tiles, as if each tile had as many as one may have.
-KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column) {
+// The lane's share of the sums of boxes of a list: parts of all row tiles, as if each tile had as many as one may have.
+KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int list, int lane, int column) {
   const DweightSchedule& schedule = r.task.schedule;
   const int sums = BiasParts(r.tile.columns), quads = r.tile.columns / 4;
   const float4* const partials =
@@ -85,7 +85,7 @@ KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column
       const int32_t at = first + i * kBiasLanes;
       from[i] = nullptr;
       if (at >= schedule.row_tiles * most) continue;
-      const DweightParts parts = PartsOf(schedule, 0, at / most * schedule.column_tiles + column / r.tile.columns);
+      const DweightParts parts = PartsOf(schedule, list, at / most * schedule.column_tiles + column / r.tile.columns);
       const int32_t part = parts.first + at % most / sums;
       if (part < parts.end) from[i] = partials + int64_t{part} * (kBiasSums / 4) + at % sums * quads;
     }
@@ -101,31 +101,36 @@ KNNCONV_DEVICE float4 AddBoxSums(const DweightReduction& r, int lane, int column
   return sum;
 }
 
-// The lane's share of the sums of rows.
-KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int lane, int column) {
+// The lane's share of the sums of rows of a group of the result.
+KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int group, int lane, int column) {
   const int chunks = static_cast<int>(CeilDiv(r.task.columns, kBiasSums)), chunk = column / kBiasSums;
   const int columns = min(r.task.columns - chunk * kBiasSums, kBiasSums), sums = BiasParts(columns);
   const float4* const partials = reinterpret_cast<const float4*>(r.task.bias_partials) + column % kBiasSums / 4;
   float4 sum = {0, 0, 0, 0};
   WaitForPrerequisites();
-  for (int32_t at = lane; at < r.task.schedule.blocks * sums; at += kBiasLanes) {
-    const int64_t part = int64_t{at / sums} * chunks + chunk;
+  const int shares = r.task.RowShares();
+  for (int32_t at = lane; at < shares * sums; at += kBiasLanes) {
+    const int64_t part = (int64_t{group} * shares + at / sums) * chunks + chunk;
     Add(&sum, partials[part * (kBiasSums / 4) + at % sums * (columns / 4)]);
   }
   return sum;
 }
 
-// A block has kThreads / kBiasLanes times four columns.
-KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int64_t block, float4* shared) {
+// A block has kThreads / kBiasLanes times four columns of a group of the result.
+KNNCONV_DEVICE void ReduceBias(const DweightReduction& r, int block, float4* shared) {
   constexpr int kWidth = kThreads / kBiasLanes;
   const int lane = threadIdx.x / kWidth;
-  const int column = static_cast<int>(block * kWidth + threadIdx.x % kWidth) * 4;
+  const int blocks = (r.task.columns + kWidth * 4 - 1) / (kWidth * 4), group = block / blocks;
+  const int column = ((block - group * blocks) * kWidth + static_cast<int>(threadIdx.x) % kWidth) * 4;
   float4 sum = {0, 0, 0, 0};
-  if (column < r.task.columns) sum = r.task.SumsBoxes() ? AddBoxSums(r, lane, column) : AddRowSums(r, lane, column);
+  if (column < r.task.columns) {
+    sum = r.task.SumsBoxes() ? AddBoxSums(r, group, lane, column) : AddRowSums(r, group, lane, column);
+  }
   AddLanes(kWidth, shared, &sum);
   if (lane != 0 || column >= r.task.columns) return;
-  StorePair(r.db, r.db_type, column, sum.x, sum.y);
-  StorePair(r.db, r.db_type, column + 2, sum.z, sum.w);
+  const int64_t at = int64_t{group} * r.task.columns + column;
+  StorePair(r.db, r.db_type, at, sum.x, sum.y);
+  StorePair(r.db, r.db_type, at + 2, sum.z, sum.w);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
@@ -134,7 +139,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
   // Of db first: theirs are the longest chains of loads.
   const int64_t bias_blocks = gridDim.x - reduction.weight_blocks;
   if (blockIdx.x < bias_blocks) {
-    ReduceBias(reduction, blockIdx.x, reinterpret_cast<float4*>(shared));
+    ReduceBias(reduction, static_cast<int>(blockIdx.x), reinterpret_cast<float4*>(shared));
   } else {
     ReduceWeight(reduction, blockIdx.x - bias_blocks, shared);
   }
@@ -191,7 +196,9 @@ gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dw
   reduction.db = dweight.db;
   reduction.dw_type = dweight.dw_type;
   reduction.db_type = dweight.db_type;
-  const int64_t bias_blocks = dweight.db == nullptr ? 0 : CeilDiv(dweight.columns, kThreads / kBiasLanes * 4);
+  reduction.slots_of_list = task.kind == TapsKind::kSlots ? 1 : dweight.slots;
+  const int64_t bias_blocks =
+      dweight.db == nullptr ? 0 : task.results * CeilDiv(dweight.columns, kThreads / kBiasLanes * 4);
   return LaunchReduction(site, reduction.weight_blocks + bias_blocks, reduction);
 }
 

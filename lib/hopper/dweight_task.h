@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "gpu/divisor.h"
 #include "gpu/dweight.h"
 #include "hopper/dweight_plan.h"
 #include "hopper/ptx.h"
@@ -15,6 +16,24 @@ enum class TapsKind : int {
   kSlots,
   kDense,
   kGathered,  // a table's columns; rows of x are copied one by one
+};
+
+// Groups of kGathered. Entries of the batch are numbered over all of them.
+struct GatherGroups {
+  gpu::Divisor batch;  // of one group
+  int32_t x_back;      // the same, where groups share x, else 0
+  int32_t table_rows;  // of one group; 0 where they share the table
+
+#if defined(KNNCONV_KERNELS)
+  // What an entry reads: an entry of x, and rows of the table from `first_row` on.
+  struct Reads {
+    int32_t x, first_row;
+  };
+  KNNCONV_DEVICE Reads Of(uint32_t entry) const {
+    const int group = batch.Divide(static_cast<int>(entry)).quotient;
+    return {static_cast<int>(entry) - group * x_back, group * table_rows};
+  }
+#endif
 };
 
 // All that a launch of the kernel takes beside the tensor maps.
@@ -31,11 +50,18 @@ struct DweightTask {
   gpu::DenseTaps dense;
   int32_t pitch;         // of a dense convolution: positions from one line of pixels to the next
   float* partials;       // a tile for each part
-  float* bias_partials;  // kBiasSums for each part; unless SumsBoxes, for each block and kBiasSums columns; null: no db
-  const void* x;         // [batch * table.sources, channels]; kGathered only
+  float* bias_partials;  // kBiasSums for each part; unless SumsBoxes, for each share and kBiasSums columns; null: no db
+  int32_t results;       // groups of dw
+  bool own_g;            // whether each of them has rows of g of its own; kDense only
+  int32_t own_images;    // of x, of each of them; 0 where they share x; kDense only
+  GatherGroups groups;   // kGathered only
+  const void* x;         // [entries * table.sources, channels]; likewise
   int32_t channels;      // likewise
-  const void* g;         // [g_rows, columns]
-  int64_t g_rows;        // of all batch entries
+  const void* g;         // [g_rows, columns], of each list that has its own
+  int64_t g_rows;        // of all batch entries, of a list
+
+  // Shares of the rows of g that each group of the result has, where db is summed from memory.
+  KNNCONV_HOST_DEVICE int32_t RowShares() const { return results < schedule.blocks ? schedule.blocks / results : 1; }
 
   // With kSlots a tile's steps are not of all rows of g, with kGathered some rows of a step may count and others not;
   // there, db is summed from g in memory.

@@ -67,7 +67,9 @@ class RowFeeder {
   };
 
   KNNCONV_DEVICE TapList Next(int64_t turn) const {
-    return walk_.Has(turn) ? ListOf(plan_.gemm, walk_.Tile(turn).row_tile * Shape::kRows + thread_) : TapList{};
+    if (!walk_.Has(turn)) return TapList{};
+    const TapTile tile = walk_.Tile(turn);
+    return ListOf(plan_, tile, tile.row_tile * Shape::kRows + thread_);
   }
 
   KNNCONV_DEVICE void Feed(const TapTile& tile, const TapList& next) {
@@ -178,7 +180,7 @@ class RowFeeder {
       if (thread_ == 0) {
         pipe_.Note(stage) = StepNote{ends, false, 0, 0}.Pack();
         pipe_.Full(stage).ArriveExpecting(Shape::kBytesB);
-        LoadWeights<Shape>(plan_, pipe_.B(stage), &pipe_.Full(stage), tile.first_column, channel, held.slot);
+        LoadWeights<Shape>(plan_, pipe_.B(stage), &pipe_.Full(stage), tile, channel, held.slot);
       } else if (thread_ % 32 == 0) {
         pipe_.Full(stage).Arrive();
       }

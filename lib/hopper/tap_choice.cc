@@ -30,7 +30,8 @@ constexpr FormCost kBoxForms[] = {
 
 double Microseconds(const gpu::TapGemm& gemm, const FormCost& cost, const TapForm& form, int64_t multiprocessors) {
   const int64_t class_count = std::max<int64_t>(form.classes.count, 1);
-  const int64_t tiles = class_count * RowTiles(gemm, form) * CeilDiv(gemm.columns, cost.form.columns);
+  const int64_t row_tiles = TileGroups(form) * class_count * RowTiles(gemm, form);
+  const int64_t tiles = row_tiles * CeilDiv(gemm.columns, cost.form.columns);
   const bool pairs = cost.form.rows == 128 && cost.form.columns <= 128;  // two on a multiprocessor
   const int64_t at_once = pairs ? 2 * multiprocessors : multiprocessors, left = tiles % at_once;
   constexpr double kAlone = 0.7;  // of a pair's time
@@ -45,13 +46,14 @@ double Microseconds(const gpu::TapGemm& gemm, const FormCost& cost, const TapFor
 
 // What the copy engine and the kernels can address.
 bool Takes(const gpu::TapGemm& gemm, const gpu::Device& device) {
-  if (!IsHopper(device) || gemm.source_type != gemm.compute_type || gemm.groups.count() != 1) return false;
+  if (!IsHopper(device) || gemm.source_type != gemm.compute_type) return false;
   if (gemm.out_type != gemm.compute_type && gemm.out_type != gpu::Element::kF32) return false;
+  if (gemm.transposed && gemm.bias != nullptr) return false;  // no operation has both
   if (gemm.depth % 8 != 0 || gemm.columns % 8 != 0) return false;  // lines of multiples of 16 bytes
   if (!IsAligned(gemm.source) || !IsAligned(gemm.weight) || !IsAligned(gemm.out) || !IsAligned(gemm.bias)) return false;
   // Tensor maps have no empty dimensions.
-  return gemm.batch > 0 && gemm.nodes > 0 && gemm.columns > 0 && gemm.source_rows > 0 && gemm.depth > 0 &&
-         gemm.slots > 0;
+  return gemm.groups.count() > 0 && gemm.batch > 0 && gemm.nodes > 0 && gemm.columns > 0 && gemm.source_rows > 0 &&
+         gemm.depth > 0 && gemm.slots > 0;
 }
 
 bool Pays(const gpu::TapGemm& gemm) {
@@ -59,18 +61,24 @@ bool Pays(const gpu::TapGemm& gemm) {
   return gemm.depth >= kLeastDepth && gemm.columns >= kLeastColumns;
 }
 
+// Source rows of all groups and batch entries.
+int64_t SourceRows(const gpu::TapGemm& gemm, const TapGroups& groups) {
+  return gemm.batch * gemm.source_rows + (groups.count - 1) * groups.source_rows;
+}
+
 // Whether rows can be gathered one by one: source rows have 31 bits, and lists are read 16 bytes at a time.
-bool HasRows(const gpu::TapGemm& gemm) {
-  if (gemm.kind == gpu::Taps::kWindow || gemm.batch * gemm.source_rows > INT32_MAX) return false;
+bool HasRows(const gpu::TapGemm& gemm, const TapGroups& groups) {
+  if (gemm.kind == gpu::Taps::kWindow || SourceRows(gemm, groups) > INT32_MAX) return false;
   return IsAligned(gemm.table.sources) && IsAligned(gemm.table.slots);
 }
 
-TileForm ChooseTile(const gpu::TapGemm& gemm, const PixelClasses& classes, int multiprocessors) {
+TileForm ChooseTile(const gpu::TapGemm& gemm, const PixelClasses& classes, const TapGroups& groups,
+                    int multiprocessors) {
   // Boxes of a small batch are mostly empty. But rows of lists take as many products as the node has taps of a slot
   // that has the most.
   const bool lists = gemm.kind == gpu::Taps::kRows || gemm.kind == gpu::Taps::kSources;
   const int64_t least_batch_of_boxes = lists ? 10 : 64;
-  if (HasRows(gemm) && gemm.batch < least_batch_of_boxes) {
+  if (HasRows(gemm, groups) && gemm.batch < least_batch_of_boxes) {
     const Source source = gpu::HasCells(gemm) ? Source::kCells : Source::kRows;
     return {source, kBoxRows, gemm.columns <= 64 ? 64 : gemm.columns <= 128 ? 128 : 256};
   }
@@ -78,7 +86,7 @@ TileForm ChooseTile(const gpu::TapGemm& gemm, const PixelClasses& classes, int m
   const FormCost* best = nullptr;
   double least = 0.0;
   for (const FormCost& cost : kBoxForms) {
-    const double time = Microseconds(gemm, cost, {cost.form, classes}, multiprocessors);
+    const double time = Microseconds(gemm, cost, {cost.form, classes, groups}, multiprocessors);
     if (best != nullptr && time >= least) continue;
     best = &cost;
     least = time;
@@ -88,8 +96,36 @@ TileForm ChooseTile(const gpu::TapGemm& gemm, const PixelClasses& classes, int m
 
 }  // namespace
 
+bool FindGroups(const gpu::TapGemm& gemm, TapGroups* groups) {
+  const gpu::GroupShape& shape = gemm.groups;
+  const gpu::TableTaps& table = gemm.table;
+  int64_t source, weight, bias, slots;
+  if (!gpu::FindStep(shape, gemm.source_groups, &source) || !gpu::FindStep(shape, gemm.weight_groups, &weight) ||
+      !gpu::FindStep(shape, gemm.bias_groups, &bias) || !gpu::FindStep(shape, table.slot_groups, &slots) ||
+      !gpu::FindStep(shape, table.source_groups, &groups->taps) ||
+      !gpu::FindStep(shape, table.offset_groups, &groups->offsets)) {
+    return false;
+  }
+  if (gemm.kind != gpu::Taps::kColumns && slots != groups->taps) return false;
+  if (shape.count() * std::max<int64_t>(gemm.slots, gemm.batch) > INT32_MAX) return false;
+  groups->count = static_cast<int32_t>(shape.count());
+  groups->source_rows = source / gemm.depth;
+  groups->slots = weight == 0 ? 0 : gemm.slots;
+  groups->bias = static_cast<int32_t>(bias);
+  return true;
+}
+
+int64_t RowGroups(const TapForm& form) {
+  const bool shares = form.groups.slots == 0 && form.groups.bias == 0;
+  return shares && form.tile.source != Source::kBoxes ? form.groups.count : 1;
+}
+
+int64_t TileGroups(const TapForm& form) { return form.groups.count / RowGroups(form); }
+
 bool CanStay(const gpu::TapGemm& gemm) {
-  return gemm.depth <= kStepDepth && gemm.columns <= 64 && gemm.slots <= kResidentSlots;
+  int64_t weight;
+  return gemm.depth <= kStepDepth && gemm.columns <= 64 && gemm.slots <= kResidentSlots &&
+         gpu::FindStep(gemm.groups, gemm.weight_groups, &weight) && weight == 0;
 }
 
 // Whole tiles of boxes where nodes differ in their slots, since a tile has one slot at a time.
@@ -100,7 +136,7 @@ int32_t Parts(const gpu::TapGemm& gemm, const TileForm& tile) {
 
 int64_t RowTiles(const gpu::TapGemm& gemm, const TapForm& form) {
   const TileForm& tile = form.tile;
-  if (tile.source != Source::kBoxes) return CeilDiv(gemm.batch * gemm.nodes, tile.rows);
+  if (tile.source != Source::kBoxes) return CeilDiv(RowGroups(form) * gemm.batch * gemm.nodes, tile.rows);
   if (gemm.kind == gpu::Taps::kWindow) {
     int64_t most = 0;
     for (int i = 0; i < form.classes.count; ++i) {
@@ -113,13 +149,13 @@ int64_t RowTiles(const gpu::TapGemm& gemm, const TapForm& form) {
 }
 
 bool ChooseForm(const gpu::TapGemm& gemm, const gpu::Device& device, bool forced, TapForm* form) {
-  if (!Takes(gemm, device) || !(forced || Pays(gemm))) return false;
   *form = {};
+  if (!Takes(gemm, device) || !(forced || Pays(gemm)) || !FindGroups(gemm, &form->groups)) return false;
   if (gemm.kind == gpu::Taps::kWindow) {
     form->classes = PixelClassesOf(gemm.window);
     if (form->classes.count == 0) return false;
   }
-  form->tile = ChooseTile(gemm, form->classes, device.multiprocessors);
+  form->tile = ChooseTile(gemm, form->classes, form->groups, device.multiprocessors);
   return true;
 }
 

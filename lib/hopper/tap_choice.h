@@ -27,19 +27,36 @@ struct TileForm {
   bool resident = false;
 };
 
+// Groups of a TapGemm: what lies between one of them and the next, 0 where they share it.
+struct TapGroups {
+  int32_t count = 1;
+  int64_t source_rows = 0;  // of all batch entries
+  int64_t taps = 0, offsets = 0;  // of the table: entries of each operand, words
+  int32_t slots = 0, bias = 0;    // matrices of the weight, columns
+};
+
+// False where an operand belongs to some of the group dimensions only, or where numbers are too long.
+bool FindGroups(const gpu::TapGemm& gemm, TapGroups* groups);
+
 // The tiles of a TapGemm, and its classes of pixels.
 struct TapForm {
   TileForm tile;
   PixelClasses classes;
+  TapGroups groups;
 };
 
-// Whether all weights fit into shared memory.
+// Whether all weights fit into shared memory, and all tiles have the same ones.
 bool CanStay(const gpu::TapGemm& gemm);
 
 // Copies of kBoxRows that cover a node's batch.
 int32_t Parts(const gpu::TapGemm& gemm, const TileForm& tile);
 
-// The tiles of each class.
+// Groups whose nodes follow each other in tiles: all of them, where rows come one by one and groups differ in nothing
+// else, or one. The others' tiles are their own.
+int64_t RowGroups(const TapForm& form);
+int64_t TileGroups(const TapForm& form);
+
+// The tiles of each class, and of RowGroups.
 int64_t RowTiles(const gpu::TapGemm& gemm, const TapForm& form);
 
 // Whether Hopper's kernels are to compute `gemm`: where they can if `forced`, else where they are expected to be the

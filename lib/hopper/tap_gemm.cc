@@ -12,9 +12,13 @@ namespace {
 
 using gpu::CeilDiv;
 
-BoxMap WeightMap(const gpu::TapGemm& gemm, int tile_columns) {
+// Groups follow each other where each has matrices of its own.
+uint64_t Matrices(const TapGroups& groups, bool own) { return own ? static_cast<uint64_t>(groups.count) : 1; }
+
+BoxMap WeightMap(const gpu::TapGemm& gemm, const TapGroups& groups, int tile_columns) {
   const auto depth = static_cast<uint64_t>(gemm.depth), columns = static_cast<uint64_t>(gemm.columns);
-  BoxMap map{gemm.compute_type, gemm.weight, 3, {columns, depth, static_cast<uint64_t>(gemm.slots)}, {}, {64, 64, 1}};
+  const uint64_t slots = Matrices(groups, groups.slots > 0) * static_cast<uint64_t>(gemm.slots);
+  BoxMap map{gemm.compute_type, gemm.weight, 3, {columns, depth, slots}, {}, {64, 64, 1}};
   if (gemm.transposed) {
     std::swap(map.size[0], map.size[1]);
     map.box[1] = static_cast<uint32_t>(tile_columns);
@@ -24,16 +28,22 @@ BoxMap WeightMap(const gpu::TapGemm& gemm, int tile_columns) {
   return map;
 }
 
-BoxMap TableMap(const gpu::TapGemm& gemm) {
+BoxMap TableMap(const gpu::TapGemm& gemm, const TapGroups& groups) {
   const auto depth = static_cast<uint64_t>(gemm.depth), rows = static_cast<uint64_t>(gemm.source_rows);
-  return {gemm.source_type, gemm.source,         3, {depth, rows, static_cast<uint64_t>(gemm.batch)},
-          {2 * depth, 2 * depth * rows}, {kStepDepth, 1, kBoxRows}};
+  const auto batch = static_cast<uint64_t>(gemm.batch);
+  const bool own = groups.source_rows > 0;
+  return {gemm.source_type,
+          gemm.source,
+          own ? 4 : 3,
+          {depth, rows, batch, Matrices(groups, own)},
+          {2 * depth, 2 * depth * rows, 2 * depth * rows * batch},
+          {kStepDepth, 1, kBoxRows, 1}};
 }
 
 // The source of a kWindow `gemm`, for the pixels of a class; a copy takes `count` of them.
-PixelMap PixelMapOf(const gpu::TapGemm& gemm, const PixelClass& pixels, int count) {
+PixelMap PixelMapOf(const gpu::TapGemm& gemm, const PixelClass& pixels, int64_t images, int count) {
   const gpu::WindowTaps& window = gemm.window;
-  PixelMap map{gemm.source_type, gemm.source, gemm.depth, window.source_size[1], window.source_size[0], gemm.batch,
+  PixelMap map{gemm.source_type, gemm.source, gemm.depth, window.source_size[1], window.source_size[0], images,
                {}, {}, {}, count};
   for (int d = 0; d < 2; ++d) {
     map.lower[d] = pixels.corner[1 - d];
@@ -43,9 +53,12 @@ PixelMap PixelMapOf(const gpu::TapGemm& gemm, const PixelClass& pixels, int coun
   return map;
 }
 
-// Boxes need rows that follow each other in the result, or in the batch of a node.
-Stores StoresOf(const gpu::TapGemm& gemm, Source source) {
-  const bool flat = gemm.batch * gemm.nodes <= INT32_MAX;
+// Boxes need rows that follow each other in the result, or in the batch of a node, and behind the last of them there is
+// nothing to write.
+Stores StoresOf(const gpu::TapGemm& gemm, const TapForm& form) {
+  if (TileGroups(form) > 1) return Stores::kRows;
+  const Source source = form.tile.source;
+  const bool flat = RowGroups(form) * gemm.batch * gemm.nodes <= INT32_MAX;
   if (gemm.kind == gpu::Taps::kWindow) {
     const bool one_class = !gemm.window.transposed || (gemm.window.stride[0] == 1 && gemm.window.stride[1] == 1);
     return one_class && flat ? Stores::kFlat : Stores::kRows;
@@ -55,12 +68,13 @@ Stores StoresOf(const gpu::TapGemm& gemm, Source source) {
   return gemm.batch == 1 && flat && gemm.kind != gpu::Taps::kSources ? Stores::kFlat : Stores::kRows;
 }
 
-BoxMap OutMap(const gpu::TapGemm& gemm, Stores stores) {
+BoxMap OutMap(const gpu::TapGemm& gemm, const TapForm& form, Stores stores) {
   const auto columns = static_cast<uint64_t>(gemm.columns), batch = static_cast<uint64_t>(gemm.batch);
   const auto nodes = static_cast<uint64_t>(gemm.nodes), bytes = static_cast<uint64_t>(gpu::ElementBytes(gemm.out_type));
   const auto line = static_cast<uint32_t>(128 / bytes);
   if (stores == Stores::kFlat) {
-    return {gemm.out_type, gemm.out, 2, {columns, batch * nodes}, {bytes * columns}, {line, kStoredRows}};
+    const uint64_t rows = static_cast<uint64_t>(RowGroups(form)) * batch * nodes;
+    return {gemm.out_type, gemm.out, 2, {columns, rows}, {bytes * columns}, {line, kStoredRows}};
   }
   return {gemm.out_type, gemm.out, 3, {columns, nodes, batch}, {bytes * columns, bytes * columns * nodes},
           {line, 1, kStoredRows}};
@@ -69,19 +83,24 @@ BoxMap OutMap(const gpu::TapGemm& gemm, Stores stores) {
 gpu::Status MakePlan(const gpu::TapGemm& gemm, const TapForm& form, TapPlan* plan) {
   const TileForm& tile = form.tile;
   plan->gemm = gemm;
-  plan->stores = StoresOf(gemm, tile.source);
+  plan->groups = form.groups;
+  plan->row_groups = static_cast<int32_t>(RowGroups(form));
+  plan->tile_groups = static_cast<int32_t>(TileGroups(form));
+  plan->class_count = std::max<int32_t>(form.classes.count, 1);
+  plan->stores = StoresOf(gemm, form);
   plan->parts = Parts(gemm, tile);
   plan->column_tiles = static_cast<int32_t>(CeilDiv(gemm.columns, tile.columns));
   plan->row_tiles = RowTiles(gemm, form);
-  plan->tiles = std::max<int64_t>(form.classes.count, 1) * plan->row_tiles * plan->column_tiles;
-  KNNCONV_GPU_RETURN_IF_ERROR(Encode(WeightMap(gemm, tile.columns), &plan->weight));
-  if (plan->stores != Stores::kRows) KNNCONV_GPU_RETURN_IF_ERROR(Encode(OutMap(gemm, plan->stores), &plan->out));
+  plan->tiles = int64_t{plan->tile_groups} * plan->class_count * plan->row_tiles * plan->column_tiles;
+  KNNCONV_GPU_RETURN_IF_ERROR(Encode(WeightMap(gemm, form.groups, tile.columns), &plan->weight));
+  if (plan->stores != Stores::kRows) KNNCONV_GPU_RETURN_IF_ERROR(Encode(OutMap(gemm, form, plan->stores), &plan->out));
+  plan->images = gemm.batch * static_cast<int64_t>(Matrices(form.groups, form.groups.source_rows > 0));
   for (int i = 0; i < form.classes.count; ++i) {
     plan->classes[i] = form.classes.of[i];
-    KNNCONV_GPU_RETURN_IF_ERROR(Encode(PixelMapOf(gemm, plan->classes[i], tile.rows), &plan->source[i]));
+    KNNCONV_GPU_RETURN_IF_ERROR(Encode(PixelMapOf(gemm, plan->classes[i], plan->images, tile.rows), &plan->source[i]));
   }
   if (tile.source != Source::kBoxes || gemm.kind == gpu::Taps::kWindow) return {};
-  return Encode(TableMap(gemm), &plan->source[0]);
+  return Encode(TableMap(gemm, form.groups), &plan->source[0]);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "hopper/ptx.h"
-#include "hopper/tap_plan.h"
+#include "hopper/tap_tiles.h"
 
 namespace knnconv::hopper {
 
@@ -106,15 +106,17 @@ class Pipe {
   char* base_;  // of the team
 };
 
-// Loads B of a step: 64 rows of the slot's matrix from `channel` on, or of its transpose.
+// Loads B of a step: 64 rows of the slot's matrix from `channel` on, or of its transpose; zeros of a hole.
 template <typename Shape>
-KNNCONV_DEVICE void LoadWeights(const TapPlan& plan, char* to, Barrier* full, int first_column, int channel, int slot) {
+KNNCONV_DEVICE void LoadWeights(const TapPlan& plan, char* to, Barrier* full, const TapTile& tile, int channel,
+                                int slot) {
+  const int matrix = slot < 0 ? slot : tile.group * plan.groups.slots + slot;
   if constexpr (Shape::kTransposed) {
-    LoadBox(to, &plan.weight, full, channel, first_column, slot);
+    LoadBox(to, &plan.weight, full, channel, tile.first_column, matrix);
   } else {
 #pragma unroll
     for (int j = 0; j < Shape::kColumns; j += 64) {
-      LoadBox(to + j * kStepDepth * 2, &plan.weight, full, first_column + j, channel, slot);
+      LoadBox(to + j * kStepDepth * 2, &plan.weight, full, tile.first_column + j, channel, matrix);
     }
   }
 }

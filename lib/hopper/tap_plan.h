@@ -24,8 +24,13 @@ struct TapPlan {
   CUtensorMap source[kMaxClasses];  // tables use the first
   gpu::TapGemm gemm;
   PixelClass classes[kMaxClasses];
+  TapGroups groups;
   int64_t tiles;
-  int64_t row_tiles;  // of each class
+  int64_t row_tiles;    // of each class
+  int32_t class_count;  // 1 of tables
+  int32_t row_groups;   // whose nodes follow each other in tiles
+  int32_t tile_groups;  // that have tiles of their own
+  int64_t images;       // of a kWindow `gemm`'s source, of all groups
   int32_t column_tiles;
   int32_t parts;  // of a node's batch: the copies that cover it
   int32_t row_of_blocks;  // blocks of which each has a multiprocessor of its own; they divide the launch's

@@ -10,7 +10,7 @@
 #include "gpu/async_copy.h"
 #include "gpu/tap_layers.h"
 #include "hopper/ptx.h"
-#include "hopper/tap_plan.h"
+#include "hopper/tap_tiles.h"
 
 namespace knnconv::hopper {
 
@@ -18,24 +18,28 @@ namespace knnconv::hopper {
 struct TapList {
   int64_t begin;
   int count;
-  int32_t batch_rows;  // source rows before those of the row's batch entry
+  int32_t batch_rows;  // source rows before those of the row's group and batch entry
   bool hub;            // somebody else sums the row; the list is empty here
 };
 
 // The list of row `row` of a tile of rows.
-KNNCONV_DEVICE TapList ListOf(const gpu::TapGemm& gemm, int64_t row) {
+KNNCONV_DEVICE TapList ListOf(const TapPlan& plan, const TapTile& tile, int64_t row) {
+  const gpu::TapGemm& gemm = plan.gemm;
+  const TapGroups& groups = plan.groups;
   TapList list{};
-  const gpu::Split place = gpu::Divide(row, gemm.batch);
-  if (place.quotient >= gemm.nodes) return list;
-  list.batch_rows = static_cast<int32_t>(place.remainder * gemm.source_rows);
-  list.begin = place.quotient * gemm.table.columns;
+  const RowPlace place = PlaceOf(plan, tile, row);
+  if (!place.exists) return list;
+  list.batch_rows = static_cast<int32_t>(place.group * groups.source_rows + place.entry * gemm.source_rows);
+  list.begin = place.node * gemm.table.columns;
   list.count = gemm.table.columns;
   if (gemm.kind == gpu::Taps::kSources) {
-    list.begin = gpu::SourceOffset(gemm.table.offsets, place.quotient);
-    const int64_t count = gpu::SourceOffset(gemm.table.offsets, place.quotient + 1) - list.begin;
+    const int32_t* const offsets = gemm.table.offsets + place.group * groups.offsets;
+    list.begin = gpu::SourceOffset(offsets, place.node);
+    const int64_t count = gpu::SourceOffset(offsets, place.node + 1) - list.begin;
     list.hub = count > gpu::kHubTaps;
     list.count = list.hub ? 0 : static_cast<int>(count);
   }
+  list.begin += place.group * groups.taps;
   return list;
 }
 

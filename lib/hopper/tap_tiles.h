@@ -10,9 +10,24 @@ namespace knnconv::hopper {
 
 struct TapTile {
   int64_t row_tile;
+  int group;  // 0 if its rows are of several
   int pixel_class;
   int first_column;
 };
+
+// What a row of a tile of rows is.
+struct RowPlace {
+  int64_t group, node, entry;  // of the batch
+  bool exists;
+};
+
+// Batch entries are fastest, then nodes: neighbours share taps.
+KNNCONV_DEVICE RowPlace PlaceOf(const TapPlan& plan, const TapTile& tile, int64_t row) {
+  const gpu::Split entry = gpu::Divide(row, plan.gemm.batch);
+  if (plan.row_groups == 1) return {tile.group, entry.quotient, entry.remainder, entry.quotient < plan.gemm.nodes};
+  const gpu::Split node = gpu::Divide(entry.quotient, plan.gemm.nodes);
+  return {node.quotient, node.remainder, entry.remainder, node.quotient < plan.row_groups};
+}
 
 // A table's box: batch entries from `first` on of one node, or of none where `node` lies beyond the last.
 struct TableBox {
@@ -53,7 +68,13 @@ class TileWalk {
   KNNCONV_DEVICE TapTile Tile(int64_t turn) const {
     const gpu::Split columns = gpu::Divide(Index(turn), plan_.column_tiles);
     const gpu::Split rows = gpu::Divide(columns.quotient, plan_.row_tiles);
-    return {rows.remainder, static_cast<int>(rows.quotient), static_cast<int>(columns.remainder) * Shape::kColumns};
+    TapTile tile{rows.remainder, 0, static_cast<int>(rows.quotient),
+                 static_cast<int>(columns.remainder) * Shape::kColumns};
+    if (plan_.tile_groups > 1) {
+      tile.group = tile.pixel_class / plan_.class_count;
+      tile.pixel_class -= tile.group * plan_.class_count;
+    }
+    return tile;
   }
 
   // Classes differ in their pixels, so some have fewer tiles than others.
@@ -72,9 +93,10 @@ class TileWalk {
   KNNCONV_DEVICE int64_t OutRow(const TapTile& tile, int row) const {
     const gpu::TapGemm& gemm = plan_.gemm;
     if constexpr (Shape::kSource != Source::kBoxes) {
-      const gpu::Split place = gpu::Divide(tile.row_tile * Shape::kRows + row, gemm.batch);
-      return place.quotient < gemm.nodes ? place.remainder * gemm.nodes + place.quotient : kNoRow;
+      const RowPlace place = PlaceOf(plan_, tile, tile.row_tile * Shape::kRows + row);
+      return place.exists ? (place.group * gemm.batch + place.entry) * gemm.nodes + place.node : kNoRow;
     }
+    const int64_t first_entry = tile.group * gemm.batch;
     if (gemm.kind == gpu::Taps::kWindow) {
       const PixelClass& pixels = plan_.classes[tile.pixel_class];
       const int64_t pixel = tile.row_tile * Shape::kRows + row;
@@ -82,11 +104,11 @@ class TileWalk {
       const PixelPlace place = PlaceOf(pixels, pixel);
       const int h = pixels.residue[0] + place.i * gpu::SpacingOf(gemm.window, 0);
       const int w = pixels.residue[1] + place.j * gpu::SpacingOf(gemm.window, 1);
-      return place.image * gemm.nodes + int64_t{h} * gemm.window.out_size[1] + w;
+      return (first_entry + place.image) * gemm.nodes + int64_t{h} * gemm.window.out_size[1] + w;
     }
     const TableBox box = Box(tile, row / kBoxRows);
     const int64_t b = box.first + row % kBoxRows;
-    return box.node < gemm.nodes && b < gemm.batch ? b * gemm.nodes + box.node : kNoRow;
+    return box.node < gemm.nodes && b < gemm.batch ? (first_entry + b) * gemm.nodes + box.node : kNoRow;
   }
 
   // Where the box goes that starts with row `row` of the tile, beside its column; by plan.stores.

@@ -28,6 +28,10 @@ class TileWriter {
   KNNCONV_DEVICE void Write(const TapTile& tile, const Sums& sums, bool own_is_unwritten, bool own_is_dead) {
     const bool looks_up = plan_.stores == Stores::kRows && !own_is_unwritten;
     const int64_t out_row = looks_up ? walk_.OutRow(tile, own_row_) : kNoRow;
+    if constexpr (kHasBias) {
+      bias_ = plan_.gemm.bias;
+      if (bias_ != nullptr) bias_ += int64_t{tile.group} * plan_.groups.bias;
+    }
     if (plan_.gemm.out_type == gpu::Element::kF32) {
       WriteAs<float>(tile, sums, out_row, own_is_dead);
     } else {
@@ -41,6 +45,8 @@ class TileWriter {
   }
 
  private:
+  static constexpr bool kHasBias = !Shape::kTransposed;  // dinput has none
+
   // out = round(sums + bias). Each warp gathers 16 rows and 128 bytes of them at a time in shared memory, to store
   // lines.
   template <typename Out>
@@ -120,8 +126,8 @@ class TileWriter {
   }
 
   KNNCONV_DEVICE float2 BiasAt(int column) const {
-    if (plan_.gemm.bias == nullptr || column >= plan_.gemm.columns) return make_float2(0.0f, 0.0f);
-    return *reinterpret_cast<const float2*>(plan_.gemm.bias + column);
+    if (!kHasBias || bias_ == nullptr || column >= plan_.gemm.columns) return make_float2(0.0f, 0.0f);
+    return *reinterpret_cast<const float2*>(bias_ + column);
   }
 
   template <typename Out>
@@ -139,6 +145,7 @@ class TileWriter {
   const int own_row_;    // the row of the tile whose place in the result this lane looks up
   char* const lines_;
   int results_ = 0;
+  const float* bias_ = nullptr;  // of the tile's group
 };
 
 }  // namespace knnconv::hopper

@@ -1,6 +1,7 @@
 // Asks the rules of dweight_choice.h, all families included, which kernels weight gradients get. What is expected is what
 // docs/handlers.md says, or the arithmetic of its rules.
 #include <array>
+#include <vector>
 
 #include "gpu/dweight_choice.h"
 #include "gpu/halo_dweight.h"
@@ -89,6 +90,46 @@ void CheckFamilies() {
           Ask(Gradient(256, 9, 60, 64), Pixels(16), kH200, Wanted(KernelFamily::kHopper)) == kNone);
 }
 
+GroupShape Shape(const std::vector<int64_t>& sizes) {
+  GroupShape shape;
+  for (int64_t size : sizes) shape.size[shape.rank++] = size;
+  return shape;
+}
+
+GroupStrides Step(int64_t matrix) {
+  GroupStrides strides;
+  strides.step[0] = matrix;
+  return strides;
+}
+
+void CheckGroups() {
+  const auto hopper = Wanted(KernelFamily::kHopper);
+  ColumnTaps taps = Neighbours(4096, 4096, 16);
+  taps.index_groups = Step(4096 * 16);
+  Dweight dweight = Gradient(1, 16, 64, 64);
+  dweight.x_groups = dweight.g_groups = Step(4096 * 64);
+  dweight.shapes = {Shape({1}), Shape({16})};
+  Require("dweight of a table a sample", Ask(dweight, taps, kH200) == kHopperTiles);
+  dweight.g_groups = {};
+  Require("dweight of one g", Ask(dweight, taps, kH200, hopper) == kNone);
+  dweight.g_groups = Step(4096 * 64);
+  dweight.shapes = {Shape({16}), Shape({1})};
+  Require("dweight a sample", Ask(dweight, taps, kH200) == kHopperTiles);
+  dweight.shapes = {Shape({1, 4}), Shape({4, 1})};
+  Require("dweight of both", Ask(dweight, taps, kH200, hopper) == kNone);
+  dweight.shapes = {Shape({1}), Shape({16})};
+  dweight.partial_elements = 70000;  // 6 tiles of 192 x 64 have more
+  Require("dweight without room", Ask(dweight, taps, kH200, hopper) == kNone);
+  Dweight images = Gradient(1, 9, 64, 64);
+  images.shapes = {Shape({8}), Shape({1})};
+  images.x_groups = images.g_groups = Step(256 * 64);
+  Require("dweight of each image", Ask(images, Pixels(16), kH200) == kHopperTiles);
+  Require("dweight of each image of 49 pixels", Ask(images, Pixels(7), kH200) == kTiles);
+  images.x_groups = {};
+  Require("dweight of one image and each g", Ask(images, Pixels(7), kH200) == kHopperTiles);
+  Require("dweight a sample, slots", Ask(dweight, Slots(4096, 4096, 16, 16), kH200, hopper) == kNone);
+}
+
 void CheckTiles() {
   // K_TOTAL = 27 rows of dw: one tile of 32 rows.
   const DweightLaunch first = Tile(Gradient(256, 9, 3, 64), Pixels(32), kH200);
@@ -164,6 +205,7 @@ void CheckOffsets() {
 
 int main() {
   CheckFamilies();
+  CheckGroups();
   CheckTiles();
   CheckStrips();
   CheckOffsets();

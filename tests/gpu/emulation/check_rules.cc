@@ -1,6 +1,7 @@
 // Asks the rules of tap_choice.h, all families included, which kernels forward and dinput get. What is expected is what
 // docs/handlers.md says, or the arithmetic of its rules.
 #include <array>
+#include <vector>
 
 #include "gpu/halo.h"
 #include "gpu/hub_sums.h"
@@ -81,6 +82,61 @@ TileChoice Wanted(KernelFamily kernel) {
   return wanted;
 }
 
+// Group dimensions of a gemm, and of an operand whose matrices are of some size.
+void SetGroups(const std::vector<int64_t>& sizes, TapGemm* gemm) {
+  gemm->groups = {};
+  for (int64_t size : sizes) gemm->groups.size[gemm->groups.rank++] = size;
+}
+
+GroupStrides Own(const std::vector<int64_t>& sizes, int64_t matrix) {
+  GroupStrides strides;
+  for (size_t i = sizes.size(); i-- > 0; matrix *= sizes[i]) strides.step[i] = sizes[i] == 1 ? 0 : matrix;
+  return strides;
+}
+
+// Tables, one a sample, and weights, one a group.
+void CheckGroups() {
+  for (bool dinput : {false, true}) {
+    const std::string name = dinput ? "dinput" : "forward";
+    TapGemm gemm = dinput ? Sources(1, 4096, 4096, 16, 64, 128) : Columns(1, 4096, 4096, 16, 128, 64);
+    const int64_t taps = 4096 * 16;
+    SetGroups({16}, &gemm);
+    gemm.source_groups = Own({16}, 4096 * 128);
+    gemm.table.source_groups = Own({16}, taps);
+    gemm.table.slot_groups = dinput ? Own({16}, taps) : GroupStrides{};
+    gemm.table.offset_groups = dinput ? Own({16}, 2 * 4097) : GroupStrides{};
+    Require(name + " of a table a sample", Ask(gemm, kH200) == kHopperTiles);
+    hopper::TapForm form;
+    // Rows of all samples, 128 a tile.
+    Require(name + ", tiles", hopper::ChooseForm(gemm, kH200, false, &form) && hopper::RowTiles(gemm, form) == 512 &&
+                                  hopper::TileGroups(form) == 1);
+    gemm.weight_groups = Own({16}, 16 * 128 * 64);
+    Require(name + ", own weights", hopper::ChooseForm(gemm, kH200, false, &form) &&
+                                        hopper::RowTiles(gemm, form) == 32 && hopper::TileGroups(form) == 16);
+    gemm.weight_groups = {};
+    if (dinput) {
+      gemm.table.slot_groups = {};  // sources of each sample, and slots of all
+      Require(name + ", shared slots", Ask(gemm, kH200, Wanted(KernelFamily::kHopper)) == kNone);
+      gemm.table.slot_groups = Own({16}, taps);
+    }
+    SetGroups({4, 1, 4}, &gemm);
+    const auto own = [](int64_t matrix) { return Own({4, 1, 4}, matrix); };
+    gemm.source_groups = own(4096 * 128);
+    gemm.table.source_groups = own(taps);
+    gemm.table.slot_groups = dinput ? own(taps) : GroupStrides{};
+    gemm.table.offset_groups = dinput ? own(2 * 4097) : GroupStrides{};
+    Require(name + ", two dimensions", Ask(gemm, kH200, Wanted(KernelFamily::kHopper)) == kHopperTiles);
+    gemm.source_groups = Own({1, 1, 4}, 4096 * 128);  // shared by one dimension and not by the other
+    Require(name + ", mixed dimensions", Ask(gemm, kH200, Wanted(KernelFamily::kHopper)) == kNone);
+  }
+  TapGemm images = Image(false, 16, 16, 64, 64);
+  SetGroups({8}, &images);
+  images.weight_groups = Own({8}, 9 * 64 * 64);
+  hopper::TapForm form;
+  Require("images, own weights", hopper::ChooseForm(images, kH200, false, &form) && !form.tile.resident &&
+                                     hopper::TileGroups(form) == 8);
+}
+
 void CheckFamilies() {
   for (bool dinput : {false, true}) {
     const std::string name = dinput ? "dinput" : "forward";
@@ -125,6 +181,7 @@ void CheckFamilies() {
   Require("table, halo", Ask(Columns(256, 1024, 1024, 9, 64, 64), kH200, Wanted(KernelFamily::kHalo)) == kNone);
   Require("cells of 64 channels", Ask(Sources(1, 100000, 100000, 27, 64, 64), kH200) == kHopperTiles);
   Require("cells of 128 channels", Ask(Sources(1, 100000, 100000, 27, 128, 128), kH200) == kHopperTiles);
+  CheckGroups();
   TapGemm nothing = Columns(256, 1024, 1024, 9, 64, 64);
   nothing.depth = 0;
   Require("no channels", Ask(nothing, kH200, Wanted(KernelFamily::kHopper)) == kTiles);

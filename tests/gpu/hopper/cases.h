@@ -21,7 +21,19 @@ struct Case {
   double holes = 0.0;
   // kWindow
   int size[2] = {}, out[2] = {}, kernel[2] = {}, stride[2] = {1, 1}, padding[2] = {}, dilation[2] = {1, 1};
+  int groups = 1;
+  // What each group has for itself. Biases are as weights.
+  bool own_source = true, own_weight = false, own_table = true;
 };
+
+inline Case Groups(Case c, int groups, bool own_source, bool own_weight, bool own_table) {
+  c.name += " x " + std::to_string(groups);
+  c.groups = groups;
+  c.own_source = own_source;
+  c.own_weight = own_weight;
+  c.own_table = own_table && c.kind != Taps::kWindow;
+  return c;
+}
 
 inline Case Table(std::string name, int batch, int depth, int columns, int source_rows, int nodes, int k) {
   return {name, Taps::kColumns, false, batch, depth, columns, source_rows, nodes, k, k};
@@ -57,6 +69,28 @@ inline Case Dinput(Case c) {
     c.kind = Taps::kSources;
   }
   return c;
+}
+
+inline std::vector<Case> GroupCases() {
+  Case lists = Table("rows, 2", 2, 72, 64, 60, 33, 15);
+  lists.kind = Taps::kRows;
+  lists.slots = 20;
+  return {
+      Groups(Table("columns, 1", 1, 64, 72, 50, 141, 9), 6, true, false, true),
+      Groups(Table("columns, 3", 3, 72, 136, 50, 41, 9), 4, true, true, true),
+      Groups(Table("columns, 2", 2, 64, 64, 50, 141, 9), 4, false, false, true),
+      Groups(Table("columns, 70", 70, 64, 64, 30, 13, 9), 3, true, true, false),
+      Groups(Table("columns, 130", 130, 72, 64, 30, 13, 5), 2, false, true, true),
+      Groups(lists, 6, true, false, true),
+      Groups(lists, 3, true, true, false),
+      Groups(Dinput(Table("table, 1", 1, 64, 72, 70, 57, 9)), 6, true, false, true),
+      Groups(Dinput(Table("table, 3", 3, 72, 64, 70, 57, 9)), 4, true, true, true),
+      Groups(Dinput(Table("table, 140", 140, 64, 64, 30, 17, 5)), 2, true, true, false),
+      Groups(Dense("dense 3x3", 2, 13, 11, 72, 136, 3, 1, 1), 3, true, true, false),
+      Groups(Dense("dense 3x3 s2", 3, 14, 11, 64, 64, 3, 2, 0), 4, false, true, false),
+      Groups(Dinput(Dense("dense 3x3", 2, 13, 11, 72, 136, 3, 1, 1)), 3, true, true, false),
+      Groups(Dinput(Dense("dense 3x3 s2", 3, 15, 12, 64, 72, 3, 2, 1)), 4, true, true, false),
+  };
 }
 
 inline std::vector<Case> ValueCases() {
@@ -101,6 +135,7 @@ inline std::vector<Case> ValueCases() {
       add(Dinput(Dense("dense 1x1 s3", 3, 15, 13, 64, 72, 1, 3, 0)), type, out, 0, false);
       add(Dinput(Dense("dense 5x5 s3 d2", 3, 31, 29, 64, 72, 5, 3, 4, 2)), type, out, 0, false);
       add(Dinput(Dense("dense 3x3 p-1", 3, 14, 11, 64, 64, 3, 1, -1)), type, out, 0, false);
+      for (const Case& c : GroupCases()) add(c, type, out, c.kind == Taps::kWindow ? 0 : 0.2, zero && !c.transposed);
     }
   }
   return cases;
@@ -114,7 +149,12 @@ inline std::vector<Case> TimedCases() {
       Table("256-384", 128, 256, 384, 60, 60, 9),    Table("384-384", 128, 384, 384, 60, 60, 9),
       Table("512 16", 512, 256, 256, 16, 16, 9),     Table("128 64 230", 128, 64, 64, 230, 230, 9),
       Table("40 64 230", 40, 64, 64, 230, 230, 9),   Table("10 64 230", 10, 64, 64, 230, 230, 9),
-      Table("1k 64", 1, 64, 64, 1000, 1000, 27), Table("100k 64", 1, 64, 64, 100000, 100000, 27), Table("100k 128", 1, 128, 128, 100000, 100000, 27),
+      Groups(Table("4k 64", 1, 64, 64, 4096, 4096, 16), 16, true, false, true),
+      Table("65k 64", 1, 64, 64, 65536, 65536, 16),
+      Groups(Table("4k 128", 1, 128, 128, 4096, 4096, 16), 16, true, false, true),
+      Table("65k 128", 1, 128, 128, 65536, 65536, 16),
+      Table("1k 64", 1, 64, 64, 1000, 1000, 27),     Table("100k 64", 1, 64, 64, 100000, 100000, 27),
+      Table("100k 128", 1, 128, 128, 100000, 100000, 27),
       Table("50k 256", 1, 256, 256, 50000, 50000, 27), Dense("c11", 256, 16, 16, 64, 64, 3, 1, 1),
       Dense("c16", 256, 8, 8, 64, 128, 3, 1, 1),
       Dense("r1", 128, 56, 56, 64, 64, 3, 1, 1),     Dense("r2", 128, 28, 28, 128, 128, 3, 1, 1),

@@ -31,22 +31,31 @@ __global__ void Compare(TapGemm g, const int* begin, const int* source, const in
   const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= rows * g.columns) return;
   const int o = i % g.columns;
-  const size_t row = i / g.columns * step, n = row % g.nodes, b = row / g.nodes;
+  const size_t row = i / g.columns * step, n = row % g.nodes, b = row / g.nodes, group = b / g.batch;
+  const auto matrix = [&](const knnconv::gpu::GroupStrides& strides) -> size_t {
+    return strides.Offset(g.groups, static_cast<uint32_t>(group));
+  };
+  const size_t source_base = matrix(g.source_groups) + b % g.batch * g.source_rows * g.depth;
+  const size_t weight_base = matrix(g.weight_groups);
+  begin += group * g.nodes;
   double sum = 0, bound = 0;
   const double sums = (begin[n + 1] - begin[n]) * (g.depth / 16.0);  // of 16 products, each truncated to fp32
   for (int p = begin[n]; p < begin[n + 1]; ++p) {
     for (int d = 0; d < g.depth; ++d) {
       const size_t at = g.transposed ? (size_t(slot[p]) * g.columns + o) * g.depth + d
                                      : (size_t(slot[p]) * g.depth + d) * g.columns + o;
-      const double v = At(g.source, g.source_type, (b * g.source_rows + source[p]) * g.depth + d) *
-                       At(g.weight, g.compute_type, at);
+      const double v = At(g.source, g.source_type, source_base + size_t(source[p]) * g.depth + d) *
+                       At(g.weight, g.compute_type, weight_base + at);
       sum += v;
       bound += fabs(v);
     }
   }
   const int count = begin[n + 1] - begin[n];
   const bool hub = g.kind == Taps::kSources && count > knnconv::gpu::kHubTaps;
-  if (g.bias != nullptr && !(g.zero_empty_rows && count == 0)) sum += g.bias[o], bound += fabs(g.bias[o]);
+  if (g.bias != nullptr && !(g.zero_empty_rows && count == 0)) {
+    const double bias = g.bias[matrix(g.bias_groups) + o];
+    sum += bias, bound += fabs(bias);
+  }
   const size_t at = (b * g.nodes + n) * g.columns + o;
   const double got = At(g.out, g.out_type, at);
   const double ulp = g.out_type == Element::kF32 ? 0 : g.out_type == Element::kF16 ? 1.0 / 2048 : 1.0 / 256;
@@ -63,7 +72,7 @@ bool IsRight(const Problem& p, const TileForm& form, size_t rows_at_most) {
   CHECK(cudaMallocManaged(&wrong, 8));
   CHECK(cudaMallocManaged(&worst, 40));
   *wrong = 0;
-  const size_t all = size_t(p.c.batch) * p.c.nodes, step = std::max<size_t>(1, all / rows_at_most) | 1;
+  const size_t all = size_t(p.c.groups) * p.c.batch * p.c.nodes, step = std::max<size_t>(1, all / rows_at_most) | 1;
   const size_t rows = (all + step - 1) / step;
   const double parts = form.source == Source::kCells ? 1.0 / (1 << 17) : 0.0;
   Compare<<<(rows * p.c.columns + 255) / 256, 256>>>(p.gemm, p.begin, p.source, p.slot, step, rows, parts, wrong,

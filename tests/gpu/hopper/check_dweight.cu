@@ -25,11 +25,15 @@ int CheckTiles() {
   for (int tile = -1; tile < hopper::kDweightTileCount; ++tile) {
     const bool has_strips = tile >= 0 && hopper::kDweightTiles[tile].has_strips();
     std::vector<Case> cases = has_strips ? StripCases() : ValueCases();
+    if (!has_strips) {
+      for (const Case& c : DenseGroupCases()) cases.push_back(c);
+    }
     if (tile < 0) {
       for (const Case& c : StripCases()) cases.push_back(c);
     }
     if (tile < 0 || hopper::CanGather(hopper::kDweightTiles[tile])) {
       for (const Case& c : GatherCases()) cases.push_back(c);
+      for (const Case& c : GroupCases()) cases.push_back(c);
     }
     for (const Case& c : cases) {
       failures += CheckCase<__nv_bfloat16>(c, Element::kF32, tile, false);
@@ -95,6 +99,11 @@ std::vector<TimedCase> TimedCases() {
       {Table("100k 64-256", 1, 64, 256, 100000, 100000, 27), 0, {b, c}},
       {Table("100k 128", 1, 128, 128, 100000, 100000, 27), 0.41, {b, c}},
       {Table("50k 256", 1, 256, 256, 50000, 50000, 27), 0.717, {b, c}},
+      {Groups(Table("per sample 64", 1, 64, 64, 4096, 4096, 16), 16, true, true, true, true), 0, {a, b}},
+      {Table("one table 64", 1, 64, 64, 65536, 65536, 16), 0, {a, b}},
+      {Groups(Table("per sample 128", 1, 128, 128, 4096, 4096, 16), 16, true, true, true, true), 0, {b, c}},
+      {Table("one table 128", 1, 128, 128, 65536, 65536, 16), 0, {b, c}},
+      {Groups(Table("gradients 64", 1, 64, 64, 4096, 4096, 16), 16, false, true, true, true), 0, {a, b}},
       {Table("slots 64", 256, 64, 64, 1024, 1024, 9, 9), 0.09, {h}},
       {Table("slots 128", 256, 128, 128, 512, 512, 9, 9), 0.098, {f}},
       {Table("slots 256", 256, 256, 256, 256, 256, 9, 9), 0.141, {b, c}},
@@ -103,6 +112,8 @@ std::vector<TimedCase> TimedCases() {
       {Dense("14x14 256", 128, 14, 14, 256, 256, 3, 1, 1), 0.0577, {b, c, strips}},
       {Dense("7x7 512", 128, 7, 7, 512, 512, 3, 1, 1), 0.0557, {b, c, strips}},
       {Dense("28x28 256 stride 2", 128, 28, 28, 256, 256, 3, 2, 1), 0.0588, {b, c}},
+      {Groups(Dense("16x16 64 each", 1, 16, 16, 64, 64, 3, 1, 1), 128, false, true, true, false), 0, {a, h}},
+      {Groups(Dense("56x56 64 each", 1, 56, 56, 64, 64, 3, 1, 1), 16, false, true, true, false), 0, {a, h}},
       {Dense("16x16 64", 256, 16, 16, 64, 64, 3, 1, 1), 0.0268, {a, h, strips}},
       {Dense("8x8 64-128", 256, 8, 8, 64, 128, 3, 1, 1), 0.0206, {g, f, strips}},
   };

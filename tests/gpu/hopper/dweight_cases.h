@@ -11,11 +11,17 @@ struct Case {
   int batch, channels, columns;
   int sources, outputs, neighbours, slots;                            // of a table
   int in[2], kernel[2], stride[2], padding[2], dilation[2], out[2];  // of a dense convolution
+  int groups;       // of operands
+  bool are_summed;  // in one gradient; else each has its own
+  bool own_x, own_g, own_table;
+
+  int results() const { return are_summed ? 1 : groups; }
 };
 
 inline Case Table(std::string name, int batch, int c, int o, int n, int m, int k, int v = 0) {
   Case t = {};
   t.name = name;
+  t.groups = 1;
   t.is_table = true;
   t.has_slots = v > 0;
   t.has_holes = true;
@@ -28,6 +34,7 @@ inline Case Dense(std::string name, int batch, int h, int w, int c, int o, std::
                   std::array<int, 2> stride, std::array<int, 2> pad, std::array<int, 2> dilation) {
   Case t = {};
   t.name = name;
+  t.groups = 1;
   t.batch = batch, t.channels = c, t.columns = o, t.slots = kernel[0] * kernel[1];
   const int in[2] = {h, w};
   for (int d = 0; d < 2; ++d) {
@@ -44,6 +51,13 @@ inline Case Dense(std::string name, int batch, int h, int w, int c, int o, std::
 inline Case Dense(std::string name, int batch, int h, int w, int c, int o, int f, int stride, int pad,
                   int dilation = 1) {
   return Dense(name, batch, h, w, c, o, {f, f}, {stride, stride}, {pad, pad}, {dilation, dilation});
+}
+
+inline Case Groups(Case c, int groups, bool are_summed, bool own_x, bool own_g, bool own_table) {
+  c.groups = groups;
+  c.are_summed = are_summed;
+  c.own_x = own_x, c.own_g = own_g, c.own_table = own_table;
+  return c;
 }
 
 inline std::vector<Case> ValueCases() {
@@ -71,6 +85,30 @@ inline std::vector<Case> GatherCases() {
       Table("gathered_batch", 31, 72, 88, 23, 45, 9),
       Table("gathered_deep", 2, 136, 72, 90, 4100, 3),
       Table("gathered_narrow", 5, 8, 24, 30, 20, 3),
+  };
+}
+
+// Gradients a sample.
+inline std::vector<Case> DenseGroupCases() {
+  return {
+      Groups(Dense("images", 2, 8, 8, 72, 136, 3, 1, 1), 5, false, true, true, false),
+      Groups(Dense("images_stride", 4, 15, 16, 64, 64, 3, 2, 1), 3, false, true, true, false),
+      Groups(Dense("images_of_x", 1, 16, 12, 64, 72, 3, 1, 1), 3, false, true, false, false),
+      Groups(Dense("images_of_g", 3, 9, 7, 64, 328, 3, 1, 1), 4, false, false, true, false),
+  };
+}
+
+// Tables without slots, one a sample; or gradients a sample.
+inline std::vector<Case> GroupCases() {
+  return {
+      Groups(Table("per_sample", 1, 64, 64, 90, 137, 9), 6, true, true, true, true),
+      Groups(Table("per_sample_wide", 1, 200, 328, 41, 57, 5), 5, true, true, true, true),
+      Groups(Table("per_sample_batch", 3, 72, 88, 23, 45, 9), 4, true, true, true, true),
+      Groups(Table("split_rows", 7, 64, 72, 50, 41, 4), 4, true, false, true, true),
+      Groups(Table("gradients", 1, 64, 64, 90, 37, 9), 6, false, true, true, true),
+      Groups(Table("gradients_of_a_table", 40, 72, 88, 23, 15, 9), 3, false, true, true, false),
+      Groups(Table("gradients_of_tables", 2, 136, 64, 23, 45, 5), 4, false, false, true, true),
+      Groups(Table("gradients_of_g", 3, 64, 256, 23, 45, 3), 150, false, false, true, false),
   };
 }
 

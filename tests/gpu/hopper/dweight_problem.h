@@ -70,11 +70,21 @@ inline Taps TapsOf(const Case& c, std::mt19937& random) {
 struct Problem {
   gpu::Dweight dweight = {};
   gpu::NeighborTable table = {};
+  gpu::GroupStrides table_groups;
   gpu::DenseTaps dense = {};
-  int *offsets, *rows, *sources;
+  std::vector<int*> offsets, rows, sources;  // of each group's taps
   Case shape;
-  Taps taps;
+  std::vector<Taps> taps;  // of each group
+
+  const Taps& TapsOf(int group) const { return taps[shape.own_table ? group : 0]; }
 };
+
+// Of an operand whose matrices, or the one that all groups share, have `matrix` elements.
+inline gpu::GroupStrides StridesOf(bool own, int64_t matrix) {
+  gpu::GroupStrides strides;
+  strides.step[0] = own ? matrix : 0;
+  return strides;
+}
 
 // Sums of four uniform numbers, with a mean of 0 or, where `positive`, all above 0.
 template <typename T>
@@ -104,15 +114,23 @@ Problem Make(const Case& c, Element out_type, bool zero_empty_rows, bool positiv
   Problem p;
   std::mt19937 random(seed);
   p.shape = c;
-  p.taps = TapsOf(c, random);
-  T* const x = Random<T>(int64_t{c.batch} * c.sources * c.channels, 2 * seed, positive);
+  const int64_t x_matrix = int64_t{c.batch} * c.sources * c.channels, x_count = c.own_x ? c.groups : 1;
+  const int64_t g_matrix = int64_t{c.batch} * c.outputs * c.columns, g_count = c.own_g ? c.groups : 1;
+  T* const x = Random<T>(x_count * x_matrix, 2 * seed, positive);
   const int64_t pitch = int64_t{c.sources} * c.channels * 2;
-  if (c.is_table) CHECK(cudaMemset2D(x, pitch, 0xff, 2 * c.channels, c.batch));
-  p.offsets = Device(p.taps.offsets);
-  p.rows = Device(p.taps.rows);
-  p.sources = Device(p.taps.order_sources);
-  p.table = {Device(p.taps.indices), c.has_slots ? Device(p.taps.slots) : nullptr, c.sources, c.outputs, c.neighbours,
+  if (c.is_table) CHECK(cudaMemset2D(x, pitch, 0xff, 2 * c.channels, x_count * c.batch));
+  std::vector<int> indices;
+  for (int i = 0; i < (c.own_table ? c.groups : 1); ++i) {
+    p.taps.push_back(TapsOf(c, random));
+    const Taps& taps = p.taps.back();
+    p.offsets.push_back(Device(taps.offsets));
+    p.rows.push_back(Device(taps.rows));
+    p.sources.push_back(Device(taps.order_sources));
+    indices.insert(indices.end(), taps.indices.begin(), taps.indices.end());
+  }
+  p.table = {Device(indices), c.has_slots ? Device(p.taps[0].slots) : nullptr, c.sources, c.outputs, c.neighbours,
              c.slots, zero_empty_rows && c.is_table};
+  p.table_groups = StridesOf(c.own_table, int64_t{c.outputs} * c.neighbours);
   for (int d = 0; d < 2; ++d) {
     p.dense.in_size[d] = c.in[d], p.dense.out_size[d] = c.out[d], p.dense.stride[d] = c.stride[d];
     p.dense.padding[d] = c.padding[d], p.dense.dilation[d] = c.dilation[d];
@@ -120,14 +138,20 @@ Problem Make(const Case& c, Element out_type, bool zero_empty_rows, bool positiv
   p.dense.kernel_width = c.kernel[1];
   gpu::Dweight& w = p.dweight;
   w.x = x;
-  w.g = Random<T>(int64_t{c.batch} * c.outputs * c.columns, 2 * seed + 1, positive);
-  const int64_t weight = int64_t{c.slots} * c.channels * c.columns, one = weight + c.columns;
+  w.g = Random<T>(g_count * g_matrix, 2 * seed + 1, positive);
+  w.shapes.groups.rank = w.shapes.members.rank = 1;
+  w.shapes.groups.size[0] = c.results();
+  w.shapes.members.size[0] = c.groups / c.results();
+  w.x_groups = StridesOf(c.own_x, x_matrix);
+  w.g_groups = StridesOf(c.own_g, g_matrix);
+  const int64_t one_weight = int64_t{c.slots} * c.channels * c.columns, weight = c.results() * one_weight;
+  const int64_t one = c.results() * (one_weight + c.columns);
   w.partial_elements = one * (1 + std::max<int64_t>(1, std::min<int64_t>(1024, (1 << 23) / one))) + more_room;
   CHECK(cudaMalloc(&w.dw, weight * 4));
-  CHECK(cudaMalloc(&w.db, c.columns * 4));
+  CHECK(cudaMalloc(&w.db, c.results() * c.columns * 4));
   CHECK(cudaMalloc(&w.partials, w.partial_elements * 4));
   CHECK(cudaMemset(w.dw, 0xff, weight * 4));
-  CHECK(cudaMemset(w.db, 0xff, c.columns * 4));
+  CHECK(cudaMemset(w.db, 0xff, c.results() * c.columns * 4));
   CHECK(cudaMemset(w.partials, 0xff, w.partial_elements * 4));
   w.x_type = w.g_type = gpu::ElementOf<T>::value;
   w.dw_type = out_type;
@@ -142,10 +166,11 @@ Problem Make(const Case& c, Element out_type, bool zero_empty_rows, bool positiv
 inline void Free(Problem& p) {
   for (const void* pointer : {p.dweight.x, p.dweight.g, static_cast<const void*>(p.dweight.dw),
                               static_cast<const void*>(p.dweight.db), static_cast<const void*>(p.dweight.partials),
-                              static_cast<const void*>(p.offsets), static_cast<const void*>(p.rows),
-                              static_cast<const void*>(p.sources), static_cast<const void*>(p.table.indices),
-                              static_cast<const void*>(p.table.slots)}) {
+                              static_cast<const void*>(p.table.indices), static_cast<const void*>(p.table.slots)}) {
     CHECK(cudaFree(const_cast<void*>(pointer)));
+  }
+  for (const auto* pointers : {&p.offsets, &p.rows, &p.sources}) {
+    for (int* pointer : *pointers) CHECK(cudaFree(pointer));
   }
 }
 
@@ -153,8 +178,8 @@ inline void Free(Problem& p) {
 template <typename Use>
 auto WithTaps(const Problem& p, const Use& use) {
   if (!p.shape.is_table) return use(p.dense);
-  if (!p.shape.has_slots) return use(gpu::ColumnTaps{p.table, {}});
-  return use(gpu::SlotTaps{p.table, p.offsets, p.rows, p.sources, {}, {}, {}, {}, {}});
+  if (!p.shape.has_slots) return use(gpu::ColumnTaps{p.table, p.table_groups});
+  return use(gpu::SlotTaps{p.table, p.offsets[0], p.rows[0], p.sources[0], {}, {}, {}, {}, {}});
 }
 
 inline bool Takes(const Problem& p) {

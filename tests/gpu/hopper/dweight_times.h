@@ -18,7 +18,7 @@ inline void Time(Case c, double target, const std::vector<int>& tiles, Element r
   for (int i = 0; i < 3; ++i) {
     sets.push_back(Make<__nv_bfloat16>(c, result, false, false, i + 1, 0));
   }
-  const double flops = 2.0 * c.batch * c.outputs * c.neighbours * c.channels * c.columns;
+  const double flops = 2.0 * c.groups * c.batch * c.outputs * c.neighbours * c.channels * c.columns;
   std::printf("%-22s target %.4f:", c.name.c_str(), target);
   for (int tile : tiles) {
     const double ms = Milliseconds(sets, tile);

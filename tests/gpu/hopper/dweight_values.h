@@ -6,6 +6,7 @@
 
 #include "dweight_problem.h"
 
+// Adds one group's gradient.
 template <typename T>
 __global__ void Naive(const T* x, const T* g, const int* offsets, const int* rows, const int* sources, int batch, int n,
                       int m, int channels, int columns, double* dw, double* size) {
@@ -21,8 +22,8 @@ __global__ void Naive(const T* x, const T* g, const int* offsets, const int* row
     }
   }
   const int64_t at = (int64_t{v} * channels + c) * columns + o;
-  dw[at] = sum;
-  size[at] = total;
+  dw[at] += sum;
+  size[at] += total;
 }
 
 inline float ToHost(const std::vector<unsigned char>& bytes, Element type, int64_t at) {
@@ -36,7 +37,8 @@ template <typename T>
 int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, bool positive = false) {
   // Room for forced tiles that waste some.
   Problem p = Make<T>(c, out_type, zero_empty_rows, positive, 1, tile < 0 ? 0 : 1 << 26);
-  const int64_t weight = int64_t{c.slots} * c.channels * c.columns;
+  const int64_t one_weight = int64_t{c.slots} * c.channels * c.columns, weight = c.results() * one_weight;
+  const int64_t biases = int64_t{c.results()} * c.columns;
   if (!Takes(p)) {
     std::printf("NOT TAKEN %s\n", c.name.c_str());
     return 1;
@@ -44,9 +46,16 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
   double *exact, *size;
   CHECK(cudaMalloc(&exact, weight * 8));
   CHECK(cudaMalloc(&size, weight * 8));
-  Naive<<<dim3((c.columns + 63) / 64, c.channels, c.slots), 64>>>(
-      static_cast<const T*>(p.dweight.x), static_cast<const T*>(p.dweight.g), p.offsets, p.rows, p.sources, c.batch,
-      c.sources, c.outputs, c.channels, c.columns, exact, size);
+  CHECK(cudaMemset(exact, 0, weight * 8));
+  CHECK(cudaMemset(size, 0, weight * 8));
+  for (int i = 0; i < c.groups; ++i) {
+    const int table = c.own_table ? i : 0;
+    const int64_t result = c.are_summed ? 0 : i * one_weight;
+    Naive<<<dim3((c.columns + 63) / 64, c.channels, c.slots), 64>>>(
+        static_cast<const T*>(p.dweight.x) + i * p.dweight.x_groups.step[0],
+        static_cast<const T*>(p.dweight.g) + i * p.dweight.g_groups.step[0], p.offsets[table], p.rows[table],
+        p.sources[table], c.batch, c.sources, c.outputs, c.channels, c.columns, exact + result, size + result);
+  }
   CHECK(cudaDeviceSynchronize());
   Check(Run(p, nullptr, tile));
   const cudaError_t ran = cudaDeviceSynchronize();
@@ -56,9 +65,9 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
   }
   std::vector<unsigned char> dw(weight * 4), again(weight * 4);
   std::vector<double> want(weight), bound(weight);
-  std::vector<float> db(c.columns);
+  std::vector<float> db(biases);
   CHECK(cudaMemcpy(dw.data(), p.dweight.dw, weight * 4, cudaMemcpyDeviceToHost));
-  CHECK(cudaMemcpy(db.data(), p.dweight.db, c.columns * 4, cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(db.data(), p.dweight.db, biases * 4, cudaMemcpyDeviceToHost));
   CHECK(cudaMemcpy(want.data(), exact, weight * 8, cudaMemcpyDeviceToHost));
   CHECK(cudaMemcpy(bound.data(), size, weight * 8, cudaMemcpyDeviceToHost));
   CHECK(cudaMemset(p.dweight.dw, 0xff, weight * 4));
@@ -80,27 +89,34 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
       worst = std::max(worst, ratio);
     }
   }
-  std::vector<T> g(size_t(c.batch) * c.outputs * c.columns);
+  std::vector<T> g(size_t(c.own_g ? c.groups : 1) * c.batch * c.outputs * c.columns);
   CHECK(cudaMemcpy(g.data(), p.dweight.g, g.size() * sizeof(T), cudaMemcpyDeviceToHost));
   int64_t bias_wrong = 0;
   double bias_worst = 0;
-  for (int o = 0; o < c.columns; ++o) {
-    double sum = 0, total = 0;
+  std::vector<double> sums(biases), totals(biases);
+  for (int i = 0; i < c.groups; ++i) {
+    const Taps& taps = p.TapsOf(i);
     for (int m = 0; m < c.outputs; ++m) {
       bool counts = !p.table.zero_empty_rows;
       for (int k = 0; k < c.neighbours && !counts; ++k) {
         const size_t tap = size_t(m) * c.neighbours + k;
-        const int source = p.taps.indices[tap], slot = p.taps.slots[tap];
+        const int source = taps.indices[tap], slot = taps.slots[tap];
         counts = source >= 0 && source < c.sources && slot >= 0 && slot < c.slots;
       }
       if (!counts) continue;
       for (int b = 0; b < c.batch; ++b) {
-        const double value = static_cast<float>(g[(size_t(b) * c.outputs + m) * c.columns + o]);
-        sum += value;
-        total += std::fabs(value);
+        const size_t row = size_t(c.own_g ? i : 0) * c.batch * c.outputs + size_t(b) * c.outputs + m;
+        for (int o = 0; o < c.columns; ++o) {
+          const double value = static_cast<float>(g[row * c.columns + o]);
+          const int at = (c.are_summed ? 0 : i) * c.columns + o;
+          sums[at] += value;
+          totals[at] += std::fabs(value);
+        }
       }
     }
-    const double ratio = std::fabs(db[o] - sum) / (eps * total + 1e-30);
+  }
+  for (int64_t o = 0; o < biases; ++o) {
+    const double ratio = std::fabs(db[o] - sums[o]) / (eps * totals[o] + 1e-30);
     if (!(ratio <= 8)) ++bias_wrong;
     bias_worst = std::max(bias_worst, ratio);
   }

@@ -18,16 +18,22 @@ T* ToDevice(const std::vector<T>& host) {
   return device;
 }
 
-// Of a table, read in blocks of 16 bytes of which the last may be a part. Compute-sanitizer's memcheck takes such a copy
-// for one of 16 bytes (partial_copy.cu): there is room for them.
+// Of a table, read in blocks of 16 bytes of which the last may be a part. Compute-sanitizer's memcheck takes such a
+// copy for one of 16 bytes (partial_copy.cu): there is room for them.
 inline int* TableToDevice(std::vector<int> host) {
   host.resize(host.size() + 3);
   return ToDevice(host);
 }
 
-// Taps of every node, one list after the other.
+// Taps of every node, one list after the other; of every group's nodes.
 struct Lists {
   std::vector<int> begin, source, slot;
+};
+
+// What the kernels read, group after group, where each has a table of its own.
+struct TableOperands {
+  std::vector<int> sources, slots, offsets;
+  size_t taps = 0;  // of a group; with room, where groups differ
 };
 
 struct Problem {
@@ -126,21 +132,78 @@ inline Lists ListsOf(const Case& c, std::vector<int>* table, std::vector<int>* s
   return lists;
 }
 
+inline void Append(const Lists& one, Lists* all) {
+  const int before = all->begin.empty() ? 0 : all->begin.back();
+  if (!all->begin.empty()) all->begin.pop_back();
+  for (int b : one.begin) all->begin.push_back(before + b);
+  all->source.insert(all->source.end(), one.source.begin(), one.source.end());
+  all->slot.insert(all->slot.end(), one.slot.begin(), one.slot.end());
+}
+
+// The lists of all groups, and the table that holds them.
+inline Lists AllLists(const Case& c, TableOperands* table, std::mt19937* rng) {
+  Lists all;
+  std::vector<Lists> of(c.own_table ? c.groups : 1);
+  for (Lists& one : of) {
+    std::vector<int> sources, slots;
+    one = ListsOf(c, &sources, &slots, rng);
+    table->sources.insert(table->sources.end(), sources.begin(), sources.end());
+    table->slots.insert(table->slots.end(), slots.begin(), slots.end());
+    table->taps = std::max(table->taps, c.kind == Taps::kSources ? one.source.size() : sources.size());
+  }
+  for (int i = 0; i < c.groups; ++i) Append(of[c.own_table ? i : 0], &all);
+  if (c.kind != Taps::kSources) return all;
+  for (const Lists& one : of) {
+    std::vector<int> sources = one.source, slots = one.slot;
+    sources.resize(table->taps, -1);
+    slots.resize(table->taps, -1);
+    table->sources.insert(table->sources.end(), sources.begin(), sources.end());
+    table->slots.insert(table->slots.end(), slots.begin(), slots.end());
+    for (int b : one.begin) {
+      table->offsets.push_back(b);
+      table->offsets.push_back(0);
+    }
+  }
+  return all;
+}
+
+// Strides of an operand whose matrices, or the one that all share, have `matrix` elements; an even number of groups is
+// that of two dimensions.
+inline void SetGroups(const Case& c, TapGemm* gemm) {
+  knnconv::gpu::GroupShape& shape = gemm->groups;
+  if (c.groups > 1) shape.size[shape.rank++] = c.groups % 2 == 0 ? c.groups / 2 : c.groups;
+  if (c.groups % 2 == 0) shape.size[shape.rank++] = 2;
+}
+inline knnconv::gpu::GroupStrides StridesOf(const TapGemm& gemm, bool own, size_t matrix) {
+  knnconv::gpu::GroupStrides strides;
+  if (!own) return strides;
+  int64_t step = static_cast<int64_t>(matrix);
+  for (int i = gemm.groups.rank - 1; i >= 0; --i) {
+    strides.step[i] = step;
+    step *= gemm.groups.size[i];
+  }
+  return strides;
+}
+
 inline Problem Make(const Case& c, int copies) {
   std::mt19937 rng(7);
   Problem p{c};
-  std::vector<int> table, slots;
-  p.lists = ListsOf(c, &table, &slots, &rng);
+  TableOperands table;
+  p.lists = AllLists(c, &table, &rng);
   p.begin = ToDevice(p.lists.begin);
-  p.source = TableToDevice(p.lists.source);
-  p.slot = TableToDevice(p.lists.slot);
-  p.source_elements = size_t{1} * c.batch * c.source_rows * c.depth;
-  p.out_elements = size_t{1} * c.batch * c.nodes * c.columns;
-  std::vector<uint16_t> x(p.source_elements), w(size_t{1} * c.slots * c.depth * c.columns);
+  p.source = ToDevice(p.lists.source);
+  p.slot = ToDevice(p.lists.slot);
+  const size_t sources = c.own_source ? c.groups : 1, weights = c.own_weight ? c.groups : 1;
+  const size_t source_matrix = size_t{1} * c.batch * c.source_rows * c.depth;
+  const size_t weight_matrix = size_t{1} * c.slots * c.depth * c.columns;
+  p.source_elements = sources * source_matrix;
+  p.out_elements = size_t{1} * c.groups * c.batch * c.nodes * c.columns;
+  std::vector<uint16_t> x(p.source_elements), w(weights * weight_matrix);
   Fill(&x, c.type, 1.0f, &rng);
   Fill(&w, c.type, 0.05f, &rng);
   if (c.kind != Taps::kWindow && c.holes > 0) {  // no tap reads row 0
-    for (int b = 0; b < c.batch; ++b) std::fill_n(&x[size_t{1} * b * c.source_rows * c.depth], c.depth, 0x7fff);
+    const size_t entries = sources * c.batch;
+    for (size_t b = 0; b < entries; ++b) std::fill_n(&x[b * c.source_rows * c.depth], c.depth, 0x7fff);
   }
   for (int i = 0; i < copies; ++i) {
     p.sources.push_back(ToDevice(x));
@@ -153,7 +216,7 @@ inline Problem Make(const Case& c, int copies) {
   g.source = p.sources[0];
   g.weight = ToDevice(w);
   if (!c.transposed && c.has_bias) {
-    std::vector<float> bias(c.columns);
+    std::vector<float> bias(weights * c.columns);
     for (float& b : bias) b = std::normal_distribution<float>()(rng);
     g.bias = ToDevice(bias);
   }
@@ -170,19 +233,18 @@ inline Problem Make(const Case& c, int copies) {
   g.columns = c.columns;
   g.slots = c.slots;
   if (c.kind == Taps::kSources) {
-    std::vector<int> words;
-    for (int b : p.lists.begin) {
-      words.push_back(b);
-      words.push_back(0);
-    }
-    g.table.offsets = ToDevice(words);
-    g.table.sources = p.source;
-    g.table.slots = p.slot;
+    g.table.offsets = ToDevice(table.offsets);
   } else if (c.kind != Taps::kWindow) {
     g.table.columns = c.taps;
-    g.table.sources = TableToDevice(table);
-    g.table.slots = c.kind == Taps::kRows ? TableToDevice(slots) : nullptr;
   }
+  if (c.kind != Taps::kWindow) g.table.sources = TableToDevice(table.sources);
+  if (c.kind == Taps::kRows || c.kind == Taps::kSources) g.table.slots = TableToDevice(table.slots);
+  SetGroups(c, &g);
+  g.source_groups = StridesOf(g, c.own_source, source_matrix);
+  g.weight_groups = StridesOf(g, c.own_weight, weight_matrix);
+  g.bias_groups = StridesOf(g, c.own_weight, c.columns);
+  g.table.source_groups = g.table.slot_groups = StridesOf(g, c.own_table, table.taps);
+  g.table.offset_groups = StridesOf(g, c.own_table, 2 * (size_t{1} * c.nodes + 1));
   for (int d = 0; d < 2; ++d) {
     g.window.kernel[d] = c.kernel[d];
     g.window.stride[d] = c.stride[d];
