@@ -24,9 +24,11 @@ class HopperCheck(NamedTuple):
 
     sources: tuple[str, ...]  # in lib
     values: tuple[str, ...]  # what it is asked for
-    runs: tuple[tuple[str, ...], ...]  # the same for the sanitizer, which is some 1000 times slower: few cases a run
+    runs: tuple[tuple[str, ...], ...]  # the same for the sanitizer, which is far slower: few cases a run
 
 
+# Of cells, a case with few steps: where a stage is filled many times, racecheck reports copies into it against the reads
+# of an earlier filling, which the ring's barriers keep apart, and values hold under random delays of either side.
 HOPPER = {
     "check": HopperCheck(
         ("hopper/tap_*.cu", "hopper/tap_*.cc", *SHARED),
