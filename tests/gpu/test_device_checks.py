@@ -27,8 +27,8 @@ class HopperCheck(NamedTuple):
     runs: tuple[tuple[str, ...], ...]  # the same for the sanitizer, which is far slower: few cases a run
 
 
-# Of cells, a case with few steps: where a stage is filled many times, racecheck reports copies into it against the reads
-# of an earlier filling, which the ring's barriers keep apart, and values hold under random delays of either side.
+# Of cells, a case with few steps. Where stages are filled many times, racecheck reports copies into them against reads
+# of other fillings. The ring's barriers should keep these apart, and values hold under random delays of either side.
 HOPPER = {
     "check": HopperCheck(
         ("hopper/tap_*.cu", "hopper/tap_*.cc", *SHARED),
