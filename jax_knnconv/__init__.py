@@ -5,8 +5,8 @@
 `conv2d` is the dense case, where taps are arithmetic; `knn_conv` reads them from a `NeighborTable`.
 """
 
-from jax_knnconv._dispatch import FallbackWarning
 from jax_knnconv._ffi import export_targets, register_installed
+from jax_knnconv._readiness import FallbackWarning
 from jax_knnconv._version import __version__
 from jax_knnconv.builders import knn_table, radius_table
 from jax_knnconv.cast import cast_operands

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_knnconv._dispatch import IMPLEMENTATIONS
+from jax_knnconv._readiness import IMPLEMENTATIONS
 from jax_knnconv.config import KernelConfig
 
 

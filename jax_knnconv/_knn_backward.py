@@ -38,6 +38,7 @@ from jax_knnconv._partition import (
     partitioned,
 )
 from jax_knnconv._primitive import group_sizes, local_groups, zero_tangent
+from jax_knnconv._rules import HandlerCall
 from jax_knnconv._workspace import dinput_workspace, partial_sums
 from jax_knnconv._xla import knn as xla
 from jax_knnconv._xla.groups import sum_over_groups
@@ -80,6 +81,17 @@ def _fallback(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dt
     return [dx, dw.astype(dw_dtype), db]
 
 
+def _passes(g: Any, x: Any, w: Any, *table: Any, groups: Any, spec: Any, dx_dtype: Any, dw_dtype: Any, **_: Any) -> Any:
+    source_order = [table[i] for i in SOURCE_ORDER]
+    rest = [table[i] for i in FORWARD_ORDER + SLOT_ORDER]
+    dinput = {"spec": spec, "out_dtype": dx_dtype, "group_rank": len(groups)}
+    dweight = {"spec": spec, "out_dtype": dw_dtype, "groups": groups, "with_bias": True}
+    return [
+        HandlerCall("knn_dinput", (g, w, *source_order), dinput),
+        HandlerCall("knn_dweight", (x, g, *rest), dweight),
+    ]
+
+
 _handler = handler_primitive(
     Handler(
         operation="knn_backward",
@@ -87,6 +99,7 @@ _handler = handler_primitive(
         workspace=_workspace,
         attributes=lambda *operands, spec, **static: empty_rows(spec),
         fallback=_fallback,
+        passes=_passes,
     )
 )
 

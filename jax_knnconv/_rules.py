@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from jax_knnconv._ffi import Backend
 from jax_knnconv._primitive import group_sizes, is_absent
 from jax_knnconv._specs import DenseSpec
-from jax_knnconv._workspace import partial_sums
+from jax_knnconv._workspace import dinput_workspace, partial_sums
+
+# Families of kernels that take some calls. The rules ask them in this order; the portable kernels take what is left.
+SPECIAL_FAMILIES = ("hopper", "halo")
 
 PASSES = tuple(f"{layer}_{name}" for layer in ("dense", "knn") for name in ("forward", "dinput", "dweight"))
 
@@ -26,6 +30,14 @@ _SHARED_KIB = {
     (12, 0): 99,
     (12, 1): 99,
 }
+
+
+class HandlerCall(NamedTuple):
+    """A call of a handler, as its primitive holds it."""
+
+    operation: str
+    operands: Sequence[Any]  # their shapes and dtypes are looked at
+    static: Mapping[str, Any]  # the primitive's parameters
 
 
 class DeviceFigures(NamedTuple):
@@ -53,64 +65,81 @@ def figures_of(device: Any) -> DeviceFigures | None:
     return None if room is None else DeviceFigures(multiprocessors, (int(major), int(minor)), room)
 
 
-def check(
-    module: ModuleType | None,
-    operation: str,
-    operands: Sequence[Any],
-    static: Mapping[str, Any],
-    forced: Mapping[str, Any],
-    device: Any,
-) -> None:
-    """Raise ValueError where a GPU has no kernel for what a call forces, as far as that is known when it is lowered."""
-    figures = figures_of(device)
-    known = all(isinstance(size, int) for operand in operands for size in operand.shape)
-    if module is not None and figures is not None and known and forced and operation in PASSES:
-        choose(module, operation, operands, static, forced, figures)
+def families(backend: Backend, calls: Sequence[HandlerCall], forced: Mapping[str, Any], device: Any) -> set[str]:
+    """The families of kernels, of those that do not take every call, that a GPU's calls run on.
+
+    All that might run where a size has no value yet, or none that the rules count with, or the device is not known.
+
+    Raises:
+        ValueError: the GPU has no kernel for what is forced, as far as that is known when a program is lowered.
+    """
+    if backend.module is None or not hasattr(backend.module, "choose_tap_gemm"):
+        return set()
+    figures, found = figures_of(device), set()
+    for call in calls:
+        if call.operation not in PASSES:
+            continue
+        if figures is None or not _is_known(call):
+            found |= _allowed(forced, families_here(backend, device))
+            continue
+        try:
+            found.add(choose(backend.module, call, forced, figures)["kernel"])
+        except ValueError:
+            if forced:
+                raise
+            # Its launcher says so when it runs.
+    return found & set(SPECIAL_FAMILIES)
+
+
+def _is_known(call: HandlerCall) -> bool:
+    """Whether all sizes have values that the rules count with."""
+    return all(isinstance(size, int) and size < 1 << 31 for operand in call.operands for size in operand.shape)
+
+
+def _allowed(forced: Mapping[str, Any], here: Sequence[str]) -> set[str]:
+    """The families that a call may run on whose sizes are not known."""
+    wanted = forced.get("kernel")
+    if wanted is None:
+        return set(here)
+    return set(here) - {"hopper"} if wanted == "wmma" else {wanted}
+
+
+def families_here(backend: Backend, device: Any) -> tuple[str, ...]:
+    """The families of kernels that a module holds for a device besides those that take every call."""
+    if not hasattr(backend.module, "choose_tap_gemm"):
+        return ()
+    hopper = "hopper" in backend.implementations and str(getattr(device, "compute_capability", "")) == "9.0"
+    return SPECIAL_FAMILIES if hopper else ("halo",)
 
 
 def partial_slices(
-    module: ModuleType | None,
-    operation: str,
-    operands: Sequence[Any],
-    static: Mapping[str, Any],
-    forced: Mapping[str, Any],
-    devices: Sequence[Any],
+    module: ModuleType | None, calls: Sequence[HandlerCall], forced: Mapping[str, Any], devices: Sequence[Any]
 ) -> int | None:
-    """Slices of partial sums that a weight gradient needs on any of these GPUs; None where this is not known.
+    """Slices of partial sums that a weight gradient among the calls needs on any of these GPUs; None if not known.
 
     With so many it runs as it does with more (`_workspace.partial_sums`), to the last bit.
     """
-    if operation == "knn_backward":
-        g, x, _, *table = operands
-        operation, operands = "knn_dweight", (x, g, *table)
-        static = {**static, "out_dtype": static["dw_dtype"], "with_bias": True}
     figures = [found for found in map(figures_of, devices) if found is not None]
-    known = all(isinstance(size, int) for operand in operands for size in operand.shape)
-    if module is None or not operation.endswith("_dweight") or not known or not 0 < len(figures) == len(devices):
+    gradients = [call for call in calls if call.operation.endswith("_dweight")]
+    if module is None or not gradients or not 0 < len(figures) == len(devices):
+        return None
+    (gradient,) = gradients
+    if not _is_known(gradient):
         return None
     try:
-        return max(choose(module, operation, operands, static, forced, gpu)["partial_slices"] for gpu in figures)
+        return max(choose(module, gradient, forced, gpu)["partial_slices"] for gpu in figures)
     except ValueError:  # the call will say so
         return None
 
 
-def choose(
-    module: ModuleType,
-    operation: str,
-    operands: Sequence[Any],
-    static: Mapping[str, Any],
-    forced: Mapping[str, Any],
-    device: DeviceFigures,
-) -> dict[str, Any]:
+def choose(module: ModuleType, call: HandlerCall, forced: Mapping[str, Any], device: DeviceFigures) -> dict[str, Any]:
     """The kernel of one handler call: its name and, of the portable kernels, rows, columns and staging of the tile.
 
     Of a weight gradient also the slices of partial sums that it needs.
 
     Args:
         module: the CUDA module.
-        operation: one of `PASSES`.
-        operands: of the handler, with sizes that are ints.
-        static: the handler primitive's parameters.
+        call: of one of `PASSES`, its operands' sizes ints.
         forced: the attributes that force a choice (`_kernel_choice.attributes`).
         device: the GPU.
 
@@ -124,10 +153,10 @@ def choose(
         "wanted": (forced.get("kernel", ""), tile),
     }
     try:
-        if operation.endswith("_dweight"):
+        if call.operation.endswith("_dweight"):
             slices = int(forced.get("ksplit", -1))
-            return module.choose_dweight(**asked, slices=slices, **_dweight_sizes(operands, static))
-        return module.choose_tap_gemm(**asked, **_tap_gemm_sizes(operation, operands, static))
+            return module.choose_dweight(**asked, slices=slices, **_dweight_sizes(call.operands, call.static))
+        return module.choose_tap_gemm(**asked, **_tap_gemm_sizes(*call))
     except ValueError as unmet:
         raise ValueError(
             f"KernelConfig: no kernel does what is asked for on {device.multiprocessors} multiprocessors of compute "
@@ -184,8 +213,14 @@ def _tap_gemm_sizes(operation: str, operands: Sequence[Any], static: Mapping[str
         "slots": math.prod(spec.slot_dims),
         "neighbours": table[0].shape[-1] if taps in ("columns", "rows") else 0,
         "source_taps": table[1].shape[-1] if taps == "sources" else 0,
+        "workspace_elements": _dinput_room(source, weight, table, rank) if taps == "sources" else 0,
         "window": _window(spec, rows_in, rows_out),
     }
+
+
+def _dinput_room(g: Any, weight: Any, source_order: Sequence[Any], rank: int) -> int:
+    """Elements of workspace that a dinput over a table gets."""
+    return math.prod(dinput_workspace(g, weight, *source_order, rank=rank, platform="cuda", fixed=2).shape)
 
 
 def _dweight_sizes(operands: Sequence[Any], static: Mapping[str, Any]) -> dict[str, Any]:

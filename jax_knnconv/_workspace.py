@@ -15,6 +15,12 @@ from jax_knnconv._primitive import ABSENT, group_sizes
 
 _PANEL = 64  # packed weights are padded to this many columns
 _HUB = 256  # on a GPU, taps of one source beyond which its sum is split (docs/handlers.md)
+# Of the stem kernels of dinput (lib/gpu/stem_dinput.h): what they take of g and x, and how they order taps.
+_STEM_CHANNELS, _STEM_DEPTH = 4, 96
+_STEM_SUM_BYTES = 227 * 1024  # of shared memory, which holds all sums of a sample
+_STEM_SOURCES = 64  # whose taps stand together
+_STEM_ROWS, _STEM_MOST_STRETCHES = 8, 64  # of g in the shortest stretch; stretches at most
+_STEM_FEW_STRETCHES = 8  # there may be so many where sources have fewer taps, if the kernel is forced
 _PARTIAL_ELEMENTS = 1 << 21  # of all slices of dweight's partial sums together (8 MiB), unless one alone is larger
 _MOST_SLICES = 64
 _GPU_PARTIAL_ELEMENTS = 1 << 23  # the same on a GPU (32 MiB), whose many thread blocks each sum a slice
@@ -35,25 +41,49 @@ def packed_weights(w: Any, *, reduced: int, columns: int, rank: int, platform: s
     return _struct((slots * reduced * (-(-columns // _PANEL) * _PANEL),), jnp.float32)
 
 
-def hub_sums(g: Any, w: Any, source_rows: Any, *, batch: Any, rank: int) -> jax.ShapeDtypeStruct:
-    """Room for a GPU's partial sums of dx over sources with many taps: two rows [batch, C] for every `_HUB` taps."""
+def _hub_sums(g: Any, w: Any, source_rows: Any, *, batch: Any, groups: Any) -> Any:
+    """Elements of a GPU's partial sums of dx over sources with many taps: two rows [batch, C] for every `_HUB` taps."""
     taps = source_rows.shape[-1]
     if isinstance(taps, int) and taps <= _HUB:
-        return _struct(ABSENT, jnp.float32)
-    groups = 1
-    for size in group_sizes(rank, (g, w, source_rows)):
-        groups = groups * size
-    return _struct((groups * 2 * (-(-taps // _HUB)) * batch * w.shape[-2],), jnp.float32)
+        return 0
+    return groups * 2 * (-(-taps // _HUB)) * batch * w.shape[-2]
+
+
+def _stem_order(g: Any, w: Any, source_offsets: Any, source_rows: Any, *, groups: Any) -> Any:
+    """Elements of the order in which a GPU adds up the taps of a stem's dinput; 0 where no such kernel takes the call.
+
+    Sources stand together in blocks, rows of g in stretches, in each of which a source has a list: its end, and its taps
+    in fours of 8 bytes. `StemDinputPlan` in lib/gpu/stem_dinput.h; how long a stretch is depends on the GPU, but by
+    shape sources have a tap in each, or the kernel does not run.
+    """
+    rows, (slots, channels, depth) = g.shape[-2], w.shape[-3:]
+    sources, taps = source_offsets.shape[-2] - 1, source_rows.shape[-1]
+    if not all(isinstance(size, int) for size in (rows, slots, channels, depth, sources, taps)):
+        return 0
+    fits = 0 < channels <= _STEM_CHANNELS and 0 < depth <= _STEM_DEPTH and depth % 8 == 0
+    if not fits or slots == 0 or sources == 0 or sources * channels * 4 > _STEM_SUM_BYTES:
+        return 0
+    blocks = -(-sources // _STEM_SOURCES)
+    stretches = min(max(_STEM_FEW_STRETCHES, taps // sources), -(-rows // _STEM_ROWS), _STEM_MOST_STRETCHES)
+    lists = blocks * stretches * _STEM_SOURCES
+    return groups * (2 * blocks + lists + 2 * (-(-(taps + 3 * lists) // 4)))
 
 
 def dinput_workspace(g: Any, w: Any, *source_order: Any, rank: int, platform: str, fixed: int) -> jax.ShapeDtypeStruct:
     """What a dinput handler needs; `fixed` dimensions of g follow its batch dimensions."""
     if platform == "cpu" or not source_order:
         return packed_weights(w, reduced=w.shape[-1], columns=w.shape[-2], rank=rank, platform=platform)
-    batch = 1
+    offsets, rows, _ = source_order
+    batch = groups = 1
     for size in g.shape[rank : g.ndim - fixed]:
         batch = batch * size
-    return hub_sums(g, w, source_order[1], batch=batch, rank=rank)
+    for size in group_sizes(rank, (g, w, rows)):
+        groups = groups * size
+    hubs = _hub_sums(g, w, rows, batch=batch, groups=groups)
+    order = _stem_order(g, w, offsets, rows, groups=groups) if platform == "cuda" else 0
+    # Only one of them is used.
+    known = isinstance(hubs, int) and isinstance(order, int)
+    return _struct((max(hubs, order) if known else hubs + order,), jnp.float32)
 
 
 def partial_sums(

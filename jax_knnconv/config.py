@@ -48,7 +48,8 @@ class KernelConfig:
         async_copy: stage with asynchronous copies, where operands allow (True); or never (False).
         vec: stage 16 bytes at a time, where operands allow (True); or one element at a time (False).
         kernel: "portable", "halo" (for few channels) or "hopper" (compute capability 9.0); one that does not take the
-            call is an error. All other fields are the portable kernels': setting one chooses these.
+            call, or fails on the GPU that is there, is an error. All other fields are the portable kernels': setting
+            one chooses these.
 
     Raises:
         TypeError: a field is not an int (or str or bool, where it says so).

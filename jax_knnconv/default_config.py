@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from jax_knnconv import _dispatch, _ffi, _kernel_choice, _rules
+from jax_knnconv import _dispatch, _ffi, _kernel_choice, _readiness, _rules
+from jax_knnconv._rules import HandlerCall
 from jax_knnconv.config import KernelConfig
 
 _H200_MULTIPROCESSORS = 132
@@ -58,7 +59,7 @@ def default_config(
     call = _one_call(operation, operands, options)
     if call.static["implementation"] not in ("auto", "wmma", "hopper"):
         raise ValueError(f"implementation: {call.static['implementation']!r} has no tensor-core kernels to configure")
-    unfit = _dispatch.takes(call.operation, "cuda", call.operands)
+    unfit = _readiness.takes(call.operation, "cuda", call.operands)
     if unfit is not None:
         raise ValueError(f"operands: no tensor-core kernel computes this: {unfit}")
     if not all(isinstance(size, int) for operand in call.operands for size in operand.shape):
@@ -68,17 +69,11 @@ def default_config(
         raise RuntimeError(f"default_config asks the CUDA module for its rules: {backend.reason}")
     given, forced = _dispatch.for_gpu(call.operation, call.operands, call.static, call.static["implementation"])
     device = _rules.DeviceFigures(multiprocessors, compute_capability, shared_bytes)
-    chosen = _rules.choose(backend.module, call.operation, given, call.static, forced, device)
+    chosen = _rules.choose(backend.module, call._replace(operands=given), forced, device)
     return _kernel_choice.config_of(call.operation.rpartition("_")[2], chosen)
 
 
-class _Call(NamedTuple):
-    operation: str
-    operands: list[Any]
-    static: dict[str, Any]
-
-
-def _one_call(operation: Callable[..., Any], operands: tuple[Any, ...], options: dict[str, Any]) -> _Call:
+def _one_call(operation: Callable[..., Any], operands: tuple[Any, ...], options: dict[str, Any]) -> HandlerCall:
     """The one call of a handler in an operation, which is traced and not run."""
     leaves, structure = jax.tree.flatten((operands, options))
     is_array = [isinstance(leaf, jax.Array | np.ndarray | jax.ShapeDtypeStruct) for leaf in leaves]
@@ -98,13 +93,13 @@ def _one_call(operation: Callable[..., Any], operands: tuple[Any, ...], options:
     return found[0]
 
 
-def _handler_calls(jaxpr: Jaxpr) -> Iterator[_Call]:
+def _handler_calls(jaxpr: Jaxpr) -> Iterator[HandlerCall]:
     """The calls of handlers in a program, wherever they are nested."""
     for equation in jaxpr.eqns:
         name = equation.primitive.name.removesuffix("_call")
         if name in _ffi.TARGETS and name != equation.primitive.name:
             if name != "cast_operands":
-                yield _Call(name, [operand.aval for operand in equation.invars], equation.params)
+                yield HandlerCall(name, [operand.aval for operand in equation.invars], equation.params)
             continue
         for value in equation.params.values():
             inner = value.jaxpr if isinstance(value, ClosedJaxpr) else value

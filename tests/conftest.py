@@ -32,3 +32,27 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """No memory of earlier smoke calls and warnings; compiled programs are compiled anew."""
+    from jax_knnconv import _readiness
+
+    monkeypatch.setattr(_readiness, "_proven", set())
+    monkeypatch.setattr(_readiness, "_warned", set())
+    jax.clear_caches()
+    yield monkeypatch
+    jax.clear_caches()
+
+
+@pytest.fixture
+def modules(fresh):
+    """Modules for GPUs with all targets and the kernels for every call, which are lowered for and never called."""
+    from jax_knnconv import _ffi
+
+    targets = frozenset(map(_ffi.target_name, _ffi.TARGETS))
+    found = {platform: _ffi.Backend(None, targets, frozenset(["wmma"]), None) for platform in ("cuda", "rocm")}
+    fresh.setattr(_ffi, "_loaded", found)
+    fresh.setattr(jax, "local_devices", lambda backend=None: (_ for _ in ()).throw(RuntimeError("no GPU here")))
+    return found

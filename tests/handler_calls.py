@@ -9,11 +9,14 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from jax_knnconv._ffi import load_backend, target_name
 
 BF16 = ml_dtypes.bfloat16
 DTYPES = (np.float32, np.float16, BF16)
+CHANNELS = st.sampled_from([1, 2, 3, 5, 7, 8, 9, 16, 17, 33, 63, 65, 130])
+UNIT = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
 # Of each random test; fewer where a test of another instruction set runs them again.
 EXAMPLES = 15 if os.environ.get("JAX_KNNCONV_CPU_ISA") else 60
 needs_memory = pytest.mark.skipif(

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from handler_calls import (
     BF16,
+    CHANNELS,
     DTYPES,
     EXAMPLES,
+    UNIT,
     assert_close,
     dense_forward,
     flat_pixels,
@@ -26,9 +28,6 @@ from handler_calls import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-CHANNELS = st.sampled_from([1, 2, 3, 5, 7, 8, 9, 16, 17, 33, 63, 65, 130])
-UNIT = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

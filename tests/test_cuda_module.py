@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import pathlib
 import re
 
 import pytest
@@ -24,6 +25,7 @@ def test_same_targets_as_the_cpu_module():
     cuda, cpu = (importlib.import_module(f"jax_knnconv._{platform}") for platform in ("cuda", "cpu"))
     assert set(cuda.registrations()) == set(cpu.registrations()) == {_ffi.target_name(name) for name in _ffi.TARGETS}
     assert cuda.ffi_version() == cpu.ffi_version()
+    assert pathlib.Path(cuda.__file__).stat().st_size < 60e6
     # Hopper's kernels are there where its architecture is among those that the module was built for.
     assert set(cuda.implementations()) in ({"wmma"}, {"wmma", "hopper"})
     if "90" in os.environ.get("JAX_KNNCONV_CUDA_ARCHS", ""):

@@ -11,7 +11,8 @@ import pytest
 import toolchains
 
 import jax_knnconv as jkc
-from jax_knnconv import _ffi
+from jax_knnconv import _ffi, _smoke
+from jax_knnconv._workspace import dinput_workspace
 
 A100 = {"multiprocessors": 108, "compute_capability": (8, 0)}
 T4 = {"multiprocessors": 40, "compute_capability": (7, 5)}
@@ -122,6 +123,46 @@ def test_stems_of_tables(cuda):
     assert jkc.default_config(jkc.knn_dweight, *dweight).kernel == "halo"
     # db then counts some rows only, which the stem's kernel does not.
     assert jkc.default_config(jkc.knn_dweight, *dweight, empty_rows="zero").kernel == "portable"
+
+
+@pytest.mark.parametrize("slots", [None, 49])
+def test_stems_of_small_batches_have_room_for_their_order(slots, cuda):
+    """A sample is a block's; a quarter of the multiprocessors is what decides."""
+
+    def kernel(batch, taps, **device):
+        g, weight = struct(batch, taps.num_outputs, 64), struct(taps.num_slots, 3, 64)
+        return jkc.default_config(jkc.knn_dinput, g, weight, taps, **device).kernel
+
+    for taps in table(4085, 964, 49, slots), table(4085, 964, 121, slots and 121), table(130, 128, 9, slots and 9):
+        assert [kernel(batch, taps) for batch in (32, 33, 54, 128)] == ["portable", "halo", "halo", "halo"]
+        assert [kernel(batch, taps, **A100) for batch in (26, 27)] == ["portable", "halo"]
+        small = {"compute_capability": (8, 9), "multiprocessors": 128}
+        assert kernel(200, taps, **small) == ("halo" if taps.num_outputs == 128 else "portable")
+
+
+@pytest.mark.parametrize("family", ["halo", "hopper"])
+def test_smoke_calls_are_ones_that_their_family_takes(family, cuda):
+    if family == "hopper" and family not in cuda.implementations:
+        pytest.skip("a module without Hopper's kernels")
+    batch, channels, outputs, dtype, packed, _ = _smoke._GPU[family]
+    taps = table(2, 2, 2)
+    x, g = struct(batch, 3, 3, channels, dtype=dtype), struct(batch, 3, 3, outputs, dtype=dtype)
+    rows, row_g = struct(batch, 2, channels, dtype=dtype), struct(batch, 2, outputs, dtype=dtype)
+    kernel, weight = (struct(*size, channels, outputs, dtype=dtype) for size in ((3, 3), (2,)))
+    forced = {"config": jkc.KernelConfig(kernel=family), "preferred_element_type": "float32"}
+    calls = {
+        jkc.conv2d: (x, kernel),
+        jkc.conv2d_dinput: (g, kernel, x.shape),
+        jkc.conv2d_dweight: (x, g, (3, 3)),
+        jkc.knn_conv: (rows, weight, taps),
+        jkc.knn_dinput: (row_g, weight, taps),
+        jkc.knn_dweight: (rows, row_g, taps),
+    }
+    for operation, operands in calls.items():
+        assert jkc.default_config(operation, *operands, **forced).kernel == family
+    order = struct(3, 2, dtype="int32"), struct(4, dtype="int32"), struct(4, dtype="int32")
+    room = dinput_workspace(row_g, weight, *order, rank=0, platform="cuda", fixed=2)
+    assert packed >= room.shape[0]
 
 
 @pytest.mark.parametrize(

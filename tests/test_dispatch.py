@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import jax_knnconv as jkc
-from jax_knnconv import _dispatch, _ffi, _smoke
+from jax_knnconv import _ffi, _readiness, _smoke
 
 TABLE = jkc.NeighborTable(np.array([[0, 1], [2, -1], [1, 1]]), num_inputs=3)
 X, W = jnp.arange(6.0).reshape(3, 2), jnp.arange(8.0).reshape(2, 2, 2)
@@ -30,14 +30,10 @@ def text(function, *args):
 
 
 @pytest.fixture
-def fresh(monkeypatch):
-    """No memory of earlier smoke calls, loaded modules or warnings; compiled programs are compiled anew."""
-    monkeypatch.setattr(_dispatch, "_proven", set())
-    monkeypatch.setattr(_dispatch, "_warned", set())
-    monkeypatch.setattr(_ffi, "_loaded", {})
-    jax.clear_caches()
-    yield monkeypatch
-    jax.clear_caches()
+def fresh(fresh):
+    """No memory of loaded modules either."""
+    fresh.setattr(_ffi, "_loaded", {})
+    return fresh
 
 
 REAL = importlib.import_module("jax_knnconv._cpu")
@@ -93,7 +89,7 @@ def test_missing_target(fresh):
 
 
 def test_failed_smoke_call(fresh):
-    def fail(operation, device):
+    def fail(operation, device, family=None):
         raise RuntimeError("no kernel image is available")
 
     fresh.setattr(_smoke, "error", fail)
@@ -101,20 +97,20 @@ def test_failed_smoke_call(fresh):
 
 
 def test_wrong_smoke_result(fresh):
-    fresh.setattr(_smoke, "error", lambda operation, device: 0.5)
+    fresh.setattr(_smoke, "error", lambda operation, device, family=None: 0.5)
     assert_falls_back("wrong by 0.5")
 
 
 def test_recovers_when_the_path_works_again(fresh):
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(_smoke, "error", lambda operation, device: 1.0)
+        broken.setattr(_smoke, "error", lambda operation, device, family=None: 1.0)
         with pytest.warns(jkc.FallbackWarning):
             assert "jax_knnconv_knn_forward" not in text(loss, X, W)
     jax.clear_caches()
     assert "jax_knnconv_knn_forward" in text(loss, X, W)
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(_smoke, "error", lambda operation, device: 1.0)
-        broken.setattr(_dispatch, "_proven", set())
+        broken.setattr(_smoke, "error", lambda operation, device, family=None: 1.0)
+        broken.setattr(_readiness, "_proven", set())
         jax.clear_caches()
         with pytest.warns(jkc.FallbackWarning):  # told again: it had worked in between
             text(loss, X, W)
@@ -124,14 +120,14 @@ def test_every_kind_of_device_is_asked_once(fresh):
     """A program runs on whichever device its operands are on, so one kind that fails turns a platform down."""
     asked = []
 
-    def answer(operation, device):
+    def answer(operation, device, family=None):
         asked.append(device.device_kind)
         return float(device.device_kind == "broken")
 
     def on(*kinds):
         devices = [types.SimpleNamespace(platform="cpu", device_kind=kind) for kind in kinds]
         fresh.setattr(jax, "local_devices", lambda backend=None: devices)
-        return _dispatch.why_not("knn_forward", "cpu")
+        return _readiness.why_not("knn_forward", "cpu")
 
     fresh.setattr(_smoke, "error", answer)
     assert on("old", "old", "new", "old") is None
@@ -217,7 +213,9 @@ def test_doctor_reports_each_target():
 
 
 def test_doctor_tells_what_is_wrong(monkeypatch):
-    monkeypatch.setattr(_smoke, "error", lambda operation, device: 2.0 if operation == "knn_dinput" else 0.0)
+    monkeypatch.setattr(
+        _smoke, "error", lambda operation, device, family=None: 2.0 if operation == "knn_dinput" else 0.0
+    )
     report = jkc.doctor()
     assert not report.ok
     (bad,) = [check for check in report.checks if not check.ok]

@@ -11,7 +11,7 @@ import pytest
 import toolchains
 
 import jax_knnconv as jkc
-from jax_knnconv import _dispatch, _ffi, _rules, _smoke, _workspace
+from jax_knnconv import _ffi, _readiness, _rules, _smoke, _workspace
 
 MIB = 1 << 20
 TABLE = jkc.NeighborTable(np.array([[0, 1], [2, -1], [1, 1]]), num_inputs=3)
@@ -53,8 +53,8 @@ def cards(monkeypatch):
     module = types.SimpleNamespace(choose_dweight=choose_dweight)
     targets = frozenset(map(_ffi.target_name, _ffi.TARGETS))
     monkeypatch.setattr(_ffi, "_loaded", {"cuda": _ffi.Backend(module, targets, frozenset(["wmma"]), None)})
-    monkeypatch.setattr(_smoke, "run", lambda operation, device: None)
-    monkeypatch.setattr(_dispatch, "_proven", set())
+    monkeypatch.setattr(_smoke, "run", lambda operation, device, family=None: None)
+    monkeypatch.setattr(_readiness, "_proven", set())
     found = []
     monkeypatch.setattr(jax, "local_devices", lambda backend=None: found)
     return found

@@ -3,60 +3,19 @@
 from __future__ import annotations
 
 import functools
-import re
-import types
-import warnings
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from lowered_calls import PASSES, TABLE, W, X, choices, lowered
 
 import jax_knnconv as jkc
-from jax_knnconv import _dispatch, _ffi, _kernel_choice, _smoke
+from jax_knnconv import _ffi, _kernel_choice
 from jax_knnconv._specs import KnnSpec
 
-TABLE = jkc.NeighborTable(np.array([[0, 1], [2, -1], [1, 1]]), num_inputs=3)
-X, W = jnp.ones((3, 8), "bfloat16"), jnp.ones((2, 8, 8), "bfloat16")
-IMAGE, KERNEL = jnp.ones((1, 5, 5, 8), "float16"), jnp.ones((3, 3, 8, 8), "float16")
-PASSES = {
-    "dense_forward": lambda **given: jkc.conv2d(IMAGE, KERNEL, **given),
-    "dense_dinput": lambda **given: jkc.conv2d_dinput(IMAGE, KERNEL, IMAGE.shape, **given),
-    "dense_dweight": lambda **given: jkc.conv2d_dweight(IMAGE, IMAGE, (3, 3), **given),
-    "knn_forward": lambda **given: jkc.knn_conv(X, W, TABLE, **given),
-    "knn_dinput": lambda **given: jkc.knn_dinput(X, W, TABLE, **given),
-    "knn_dweight": lambda **given: jkc.knn_dweight(X, X, TABLE, **given),
-    "knn_backward": lambda **given: jkc.knn_backward(X, X, W, TABLE, **given),
-}
-
-
-@pytest.fixture(autouse=True)
-def modules(monkeypatch):
-    """A CUDA module with all targets and portable kernels, which is lowered for and never called."""
-    found = {"cuda": _ffi.Backend(None, frozenset(map(_ffi.target_name, _ffi.TARGETS)), frozenset(["wmma"]), None)}
-    monkeypatch.setattr(_ffi, "_loaded", found)
-    monkeypatch.setattr(_dispatch, "_warned", set())
-    monkeypatch.setattr(jax, "local_devices", lambda backend=None: (_ for _ in ()).throw(RuntimeError("no GPU here")))
-    return found
-
-
-def lowered(function, platform="cuda"):
-    return jax.jit(function).trace().lower(lowering_platforms=(platform,)).as_text()
-
-
-def choices(operation, **given):
-    """The attributes that choose a kernel in the one call of an operation, as they stand in its program."""
-    lines = [line for line in lowered(lambda: PASSES[operation](**given)).splitlines() if operation in line]
-    (line,) = [line for line in lines if "custom_call" in line]
-    found = {}
-    if kernel := re.search(r'kernel = "(\w+)"', line):
-        found["kernel"] = kernel[1]
-    if tile := re.search(r"tile = dense<\[(.*?)\]> : tensor<3xi64>", line):
-        found["tile"] = [int(size) for size in tile[1].split(",")]
-    if ksplit := re.search(r"ksplit = (\d+)", line):
-        found["ksplit"] = int(ksplit[1])
-    return found
+pytestmark = pytest.mark.usefixtures("modules")
 
 
 @pytest.mark.parametrize("operation", PASSES)
@@ -263,42 +222,3 @@ def test_a_kernel_and_an_implementation_must_agree():
         with pytest.raises(ValueError, match=rf"implementation='{implementation}'.*got '{kernel}'"):
             lowered(functools.partial(PASSES["knn_forward"], **given))
     assert choices("dense_forward", config=jkc.KernelConfig(kernel="halo"), implementation="wmma") == {"kernel": "halo"}
-
-
-@pytest.fixture
-def card(monkeypatch):
-    """A GPU of compute capability 9.0 whose smoke calls come out right."""
-    found = types.SimpleNamespace(device_kind="a card", compute_capability="9.0")
-    monkeypatch.setattr(jax, "local_devices", lambda backend=None: [found])
-    monkeypatch.setattr(_smoke, "run", lambda operation, device: None)
-    monkeypatch.setattr(_dispatch, "_proven", set())
-    return found
-
-
-@pytest.mark.parametrize("given", [{"implementation": "hopper"}, {"config": jkc.KernelConfig(kernel="hopper")}])
-def test_hopper_falls_back_with_one_warning_where_the_module_has_none(given, modules, card):
-    with pytest.warns(jkc.FallbackWarning, match="built without the 'hopper' kernels") as told:
-        text = lowered(lambda: [run(**given) for run in (PASSES["knn_forward"], PASSES["dense_dinput"])])
-    assert "jax_knnconv_" not in text
-    assert len(told) == 1
-    modules["cuda"] = modules["cuda"]._replace(implementations=frozenset(["wmma", "hopper"]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert choices("knn_dweight", **given) == {"kernel": "hopper"}
-
-
-@pytest.mark.parametrize("operation", sorted(set(PASSES) - {"knn_backward"}))
-def test_what_the_gpu_here_cannot_do_raises_where_it_is_lowered_for(operation, modules, card):
-    def refuse(**sizes):
-        raise ValueError("the tile fits into the device's shared memory")
-
-    card.core_count = 132
-    modules["cuda"] = modules["cuda"]._replace(
-        module=types.SimpleNamespace(choose_tap_gemm=refuse, choose_dweight=refuse)
-    )
-    lowered(PASSES[operation])  # nothing is forced
-    message = (
-        r"KernelConfig: no kernel .* on 132 multiprocessors of compute capability 9.0 .*fits into.*kernel=portable"
-    )
-    with pytest.raises(ValueError, match=message):
-        lowered(lambda: PASSES[operation](config=jkc.KernelConfig(bn=64)))

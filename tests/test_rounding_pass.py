@@ -13,19 +13,12 @@ import pytest
 from jax import export
 
 import jax_knnconv as jkc
-from jax_knnconv import _dispatch, _ffi
+from jax_knnconv import _ffi
 
 TABLE = jkc.NeighborTable([[0, 1], [2, 0], [1, 1]], num_inputs=3)
 
 
-@pytest.fixture(autouse=True)
-def modules(monkeypatch):
-    """Modules of both platforms with all targets, which are lowered for and never called."""
-    targets = frozenset(map(_ffi.target_name, _ffi.TARGETS))
-    found = {platform: _ffi.Backend(None, targets, frozenset(["wmma"]), None) for platform in ("cuda", "rocm")}
-    monkeypatch.setattr(_ffi, "_loaded", found)
-    monkeypatch.setattr(_dispatch, "_warned", set())
-    monkeypatch.setattr(jax, "local_devices", lambda backend=None: (_ for _ in ()).throw(RuntimeError("no GPU here")))
+pytestmark = pytest.mark.usefixtures("modules")
 
 
 def operand_types(function, *operands, target, platform="cuda"):

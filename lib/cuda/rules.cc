@@ -15,7 +15,6 @@
 
 #include "gpu/dweight_choice.h"
 #include "gpu/handler.h"
-#include "gpu/hub_sums.h"
 #include "gpu/tap_choice.h"
 
 namespace nb = nanobind;
@@ -87,7 +86,7 @@ nb::dict ChooseTapGemm(const DeviceFigures& device, const Wanted& given, const s
                        const std::array<std::string, 3>& types, const Sizes& groups,
                        const std::array<Sizes, 6>& operand_groups, int64_t batch, int64_t nodes, int64_t source_rows,
                        int32_t depth, int32_t columns, int32_t slots, int32_t neighbours, int64_t source_taps,
-                       const Window& window) {
+                       int64_t workspace_elements, const Window& window) {
   gpu::TapGemm gemm{};
   gemm.source = gemm.weight = gemm.out = SomeAddress();
   gemm.source_type = ElementOf(types[0]);
@@ -115,7 +114,7 @@ nb::dict ChooseTapGemm(const DeviceFigures& device, const Wanted& given, const s
   gemm.table.slot_groups = StridesOf(operand_groups[4], taps_of_group);
   gemm.table.offset_groups = StridesOf(operand_groups[5], 2 * (nodes + 1));
   gemm.workspace = SomeAddress();
-  gemm.workspace_bytes = gpu::HubPartials(gemm, source_taps) * 4;
+  gemm.workspace_bytes = workspace_elements * 4;
   for (int d = 0; d < 2; ++d) {
     gemm.window.kernel[d] = window[0][d];
     gemm.window.stride[d] = window[1][d];
@@ -238,7 +237,8 @@ void DefineRules(nb::module_& m) {
   using nb::literals::operator""_a;
   m.def("choose_tap_gemm", &ChooseTapGemm, nb::kw_only(), "device"_a, "wanted"_a, "taps"_a, "transposed"_a, "types"_a,
         "groups"_a, "operand_groups"_a, "batch"_a, "nodes"_a, "source_rows"_a, "depth"_a, "columns"_a, "slots"_a,
-        "neighbours"_a, "source_taps"_a, "window"_a, "The kernel of a forward or dinput, as RunTapGemm chooses it.");
+        "neighbours"_a, "source_taps"_a, "workspace_elements"_a, "window"_a,
+        "The kernel of a forward or dinput, as RunTapGemm chooses it.");
   m.def("choose_dweight", &ChooseDweight, nb::kw_only(), "device"_a, "wanted"_a, "slices"_a, "taps"_a, "types"_a,
         "groups"_a, "members"_a, "operand_groups"_a, "batch"_a, "slots"_a, "channels"_a, "columns"_a, "sources"_a,
         "outputs"_a, "neighbours"_a, "has_bias"_a, "zero_empty_rows"_a, "partial_slices"_a, "window"_a,

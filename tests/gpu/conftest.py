@@ -33,3 +33,18 @@ def gpu():
     backend = _ffi.load_backend("cuda")
     assert backend.reason is None, backend.reason
     return devices[0]
+
+
+@pytest.fixture
+def on_gpu(gpu):
+    with jax.default_device(gpu):
+        yield
+
+
+@pytest.fixture(scope="session")
+def hopper(gpu):
+    """Skips where the GPU is no Hopper or the module was built without its kernels."""
+    from jax_knnconv import _ffi
+
+    if float(gpu.compute_capability) != 9 or "hopper" not in _ffi.load_backend("cuda").implementations:
+        pytest.skip("no Hopper GPU, or a module without its kernels")

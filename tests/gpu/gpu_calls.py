@@ -27,6 +27,10 @@ def call(operation, operands, results, **attributes):
     return [np.asarray(value) for value in found]
 
 
+def compiled_text(function, *operands):
+    return jax.jit(function).lower(*operands).compile().as_text()
+
+
 def choice(tile, kernel=None):
     """The attributes that force a tile or a family of kernels, where given."""
     tiles = {} if tile is None else {"tile": np.array(tile, np.int64)}

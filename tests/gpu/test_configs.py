@@ -12,6 +12,8 @@ from gpu_calls import BF16, F16, F32
 
 import jax_knnconv as jkc
 
+pytestmark = pytest.mark.usefixtures("on_gpu")
+
 # Tiles are 64 rows high wherever asynchronous copies do not fill them; dweight's are not.
 TILES = [{"bm": rows, "bn": columns} for rows in (16, 64, 128) for columns in (32, 64, 128)]
 TILES += [
@@ -23,12 +25,6 @@ DWEIGHT_TILES = [{"bm": rows, "bn": columns} for rows in (32, 64, 128) for colum
 DWEIGHT_TILES += [{"bm": rows, "bn": columns, "vec": False} for rows in (32, 128) for columns in (32, 64, 128)]
 SAME = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
 CALLS = 100
-
-
-@pytest.fixture(autouse=True)
-def on_gpu(gpu):
-    with jax.default_device(gpu):
-        yield
 
 
 def _name(fields):

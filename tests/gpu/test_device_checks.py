@@ -5,24 +5,46 @@ Compiling them takes minutes, so they run where JAX_KNNCONV_TOOLCHAINS lists "de
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import test_emulation
 import toolchains
 
 CHECKS = {"check_cast": 0, "check_dweight": 10, "check_halo": 60, "check_tap_gemm": 10}  # random shapes
-# Of tests/gpu/hopper: sources in lib, what the program is asked for, and cases for the sanitizer.
 SHARED = ("hopper/pixel_classes.cc", "hopper/tensor_map.cc")
+
+
+class HopperCheck(NamedTuple):
+    """A program of tests/gpu/hopper."""
+
+    sources: tuple[str, ...]  # in lib
+    values: tuple[str, ...]  # what it is asked for
+    runs: tuple[tuple[str, ...], ...]  # the same for the sanitizer, which is far slower: few cases a run
+
+
+# Of cells, a case with few steps. Where stages are filled many times, racecheck reports copies into them against reads
+# of other fillings. The ring's barriers should keep these apart, and values hold under random delays of either side.
 HOPPER = {
-    "check": (
-        ("hopper/tap_*.cu", "hopper/tap_*.cc", *SHARED),
-        "values",
-        ["columns, 3", "rows, 40", "table, 7 dx", "dense 3x3 s2 dx"],
+    "check": HopperCheck(
+        ("hopper/tap_*.cu", "hopper/tap_*.cc", "gpu/hub_sums.cu", *SHARED),
+        ("values",),
+        tuple(
+            ("few", name) for name in ("columns, 1", "columns, 3", "rows, 40", "table, 3, sparse dx", "dense 3x3 s2 dx")
+        ),
     ),
-    "check_dweight": (("hopper/dweight*.cu", "hopper/dweight*.cc", "hopper/tensor_map.cc"), "check", []),
-    "check_halo": (("hopper/halo*.c*", *SHARED, "gpu/halo*_plan.cc", "gpu/dweight_reduce.cu"), "values", ["25"]),
+    "check_dweight": HopperCheck(
+        ("hopper/dweight*.cu", "hopper/dweight*.cc", "hopper/tensor_map.cc"),
+        ("check",),
+        tuple(("few", name) for name in ("columns", "slots", "gathered_narrow", "dense_narrow", "strips_narrow")),
+    ),
+    "check_halo": HopperCheck(
+        ("hopper/halo*.c*", *SHARED, "gpu/halo*_plan.cc"), ("values",), (("few",),)
+    ),
 }
 
 
@@ -34,26 +56,34 @@ def programs(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=HOPPER)
-def hopper_check(request, gpu, tmp_path_factory) -> list[str | pathlib.Path]:
-    """The command of one of Hopper's checks."""
+@pytest.fixture(scope="module")
+def hopper_programs(hopper, tmp_path_factory) -> Callable[[str], pathlib.Path]:
+    """The path of a program of tests/gpu/hopper, which is compiled when it is first asked for."""
     need_compiler()
-    if float(gpu.compute_capability) != 9:
-        pytest.skip("no Hopper GPU")
-    patterns, what, _ = HOPPER[request.param]
-    lib = toolchains.ROOT / "lib"
-    sources = [path for pattern in patterns for path in sorted(lib.glob(pattern))]
-    program = tmp_path_factory.mktemp("hopper") / request.param
-    source = toolchains.ROOT / "tests" / "gpu" / "hopper" / f"{request.param}.cu"
-    options = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", f"-t{os.cpu_count()}", "-I", lib]
-    toolchains.check(["nvcc", *options, source, *sources, "-o", program])
-    return [program, what]
+    folder, lib = tmp_path_factory.mktemp("hopper"), toolchains.ROOT / "lib"
+
+    @functools.cache
+    def compiled(name: str) -> pathlib.Path:
+        patterns = HOPPER[name].sources if name in HOPPER else ()
+        sources = [path for pattern in patterns for path in sorted(lib.glob(pattern))]
+        program = folder / name
+        source = toolchains.ROOT / "tests" / "gpu" / "hopper" / f"{name}.cu"
+        options = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", f"-t{os.cpu_count()}", "-I", lib]
+        toolchains.check(["nvcc", *options, source, *sources, "-o", program])
+        return program
+
+    return compiled
 
 
 def need_compiler() -> None:
     if "device" not in os.environ.get("JAX_KNNCONV_TOOLCHAINS", "").split():
         pytest.skip('compiles for minutes: JAX_KNNCONV_TOOLCHAINS="device" asks for it')
     toolchains.need_programs("device", "nvcc", "make", "compute-sanitizer")
+
+
+def sanitized(tool: str, *command: str | pathlib.Path) -> list[str | pathlib.Path]:
+    """A command under compute-sanitizer, which fails where that finds something."""
+    return ["compute-sanitizer", "--tool", tool, "--error-exitcode", "3", *command]
 
 
 def build(folder: pathlib.Path, *checks: str, flags: str = "") -> None:
@@ -71,21 +101,27 @@ def test_kernels_are_right(check, programs):
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 @pytest.mark.parametrize("check", CHECKS)
 def test_sanitizer_finds_nothing(check, tool, programs):
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "3", programs / check]
-    assert "0 failures\n" in toolchains.check(command)
+    assert "0 failures\n" in toolchains.check(sanitized(tool, programs / check))
 
 
-def test_hopper_kernels_are_right(hopper_check):
-    toolchains.check(hopper_check)
+@pytest.mark.parametrize("check", HOPPER)
+def test_hopper_kernels_are_right(check, hopper_programs):
+    toolchains.check([hopper_programs(check), *HOPPER[check].values])
 
 
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
-def test_sanitizer_finds_nothing_in_hopper_kernels(tool, hopper_check):
-    cases = HOPPER[pathlib.Path(hopper_check[0]).name][2]
-    if tool == "racecheck" and not cases:
-        pytest.skip("all cases take minutes")
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "3", *hopper_check, *cases]
-    toolchains.check(command)
+@pytest.mark.parametrize(("check", "words"), [(name, run) for name in HOPPER for run in HOPPER[name].runs], ids=str)
+def test_sanitizer_finds_nothing_in_hopper_kernels(check, words, tool, hopper_programs):
+    toolchains.check(sanitized(tool, hopper_programs(check), *words))
+
+
+def test_memcheck_takes_a_partial_copy_for_a_whole_one(hopper_programs):
+    """Why tables in tests/gpu/hopper/problem.h have room behind them, in vain where a tool knows better."""
+    program = hopper_programs("partial_copy")
+    assert toolchains.check([program]) == "5 0 0 0\n"
+    found = toolchains.run(sanitized("memcheck", program))
+    assert found.returncode != 0
+    assert "Invalid __global__ read of size 16 bytes" in found.stdout
 
 
 @pytest.mark.parametrize("fault", test_emulation.FAULTS)

@@ -11,24 +11,8 @@ import pytest
 from gpu_calls import BF16, F16, F32
 
 import jax_knnconv as jkc
-from jax_knnconv import _smoke
 
-OPERATIONS = ("dense_forward", "dense_dinput", "knn_forward", "knn_dinput")
-
-
-@pytest.fixture(autouse=True)
-def on_gpu(gpu):
-    with jax.default_device(gpu):
-        yield
-
-
-def _compiled(function, *operands):
-    return jax.jit(function).lower(*operands).compile().as_text()
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_smoke_calls_are_right(operation, gpu):
-    assert _smoke.error(operation, gpu) == 0
+pytestmark = pytest.mark.usefixtures("on_gpu")
 
 
 def test_calls_are_compiled_and_right():
@@ -63,13 +47,13 @@ def test_calls_are_compiled_and_right():
     }
     for operation, (function, operands, exact) in cases.items():
         operands = [jnp.asarray(operand) for operand in operands]
-        assert f"jax_knnconv_{operation}_v1" in _compiled(function, *operands)
+        assert f"jax_knnconv_{operation}_v1" in calls.compiled_text(function, *operands)
         np.testing.assert_allclose(jax.jit(function)(*operands), exact, rtol=0, atol=1e-4, err_msg=operation)
 
 
 def test_float32_runs_in_pure_jax():
     image, kernel = jnp.ones((1, 6, 6, 4)), jnp.ones((3, 3, 4, 4))
-    assert "jax_knnconv_dense" not in _compiled(jkc.conv2d, image, kernel)  # "auto": nothing to warn of
+    assert "jax_knnconv_dense" not in calls.compiled_text(jkc.conv2d, image, kernel)  # "auto": nothing to warn of
     with pytest.warns(jkc.FallbackWarning, match="float16 or bfloat16 operands, got float32"):
         jax.jit(lambda x, w: jkc.conv2d(x, w, implementation="wmma")).lower(image, kernel).compile()
 

@@ -11,22 +11,8 @@ import pytest
 from gpu_calls import BF16, F16, F32
 
 import jax_knnconv as jkc
-from jax_knnconv import _smoke
 
-
-@pytest.fixture(autouse=True)
-def on_gpu(gpu):
-    with jax.default_device(gpu):
-        yield
-
-
-def _compiled(function, *operands):
-    return jax.jit(function).lower(*operands).compile().as_text()
-
-
-@pytest.mark.parametrize("operation", ["dense_dweight", "knn_dweight", "knn_backward", "cast_operands"])
-def test_smoke_calls_are_right(operation, gpu):
-    assert _smoke.error(operation, gpu) == 0
+pytestmark = pytest.mark.usefixtures("on_gpu")
 
 
 def _separate(x, weight, bias, g, table):
@@ -51,7 +37,7 @@ def test_knn_gradients(gradients, targets):
     bias, g = calls.normal(rng, (24,), F32), calls.normal(rng, (4, 40, 24), BF16)
     operands = [jnp.asarray(operand) for operand in (x, weight, bias, g)]
     compute = functools.partial(gradients, table=table)
-    text = _compiled(compute, *operands)
+    text = calls.compiled_text(compute, *operands)
     for target in targets:
         assert f"jax_knnconv_{target}_v1" in text
     dx, dw, db = jax.jit(compute)(*operands)
@@ -73,7 +59,7 @@ def test_float32_operands_go_through_the_fused_cast():
         return jax.vjp(lambda x, w: jkc.conv2d(x, w, compute_dtype=F16), x, weight)[1](g)
 
     operands = [jnp.asarray(operand) for operand in (x, weight, g)]
-    text = _compiled(gradients, *operands)
+    text = calls.compiled_text(gradients, *operands)
     for operation in ("cast_operands", "dense_dinput", "dense_dweight"):
         assert f"jax_knnconv_{operation}_v1" in text
     dx, dw = jax.jit(gradients)(*operands)

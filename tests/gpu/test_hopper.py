@@ -11,7 +11,7 @@ import pytest
 from gpu_calls import BF16, F16, F32
 from gpu_problems import DENSE_SHAPES
 
-from jax_knnconv import _ffi
+pytestmark = pytest.mark.usefixtures("hopper")
 
 # B, C, O, N, M, K, V (None: the column is the slot): rows one by one below a batch of 64, else boxes of 128. With 2
 # slots, cells have more taps than a thread sees at a time, and slots more than fit into a stage. In dinput, two blocks
@@ -34,12 +34,6 @@ KNN_SHAPES = [
     (300, 64, 136, 30, 11, 3, None),
 ]
 TYPES = [(F16, F16), (BF16, BF16), (F16, F32), (BF16, F32)]
-
-
-@pytest.fixture(autouse=True)
-def hopper(gpu):
-    if float(gpu.compute_capability) != 9 or "hopper" not in _ffi.load_backend("cuda").implementations:
-        pytest.skip("no Hopper GPU, or a module without its kernels")
 
 
 def _check(found, function, operands, out_dtype, *more, slack=calls.SUM_SLACK, **static):

@@ -10,7 +10,7 @@ import oracle
 import pytest
 from gpu_calls import BF16, F16, F32
 
-from jax_knnconv import _ffi
+pytestmark = pytest.mark.usefixtures("hopper")
 
 # B, H, W, C, O, (F_H, F_W), stride, padding, dilation, output size
 DENSE = [
@@ -45,12 +45,6 @@ KNN = [
     (20, 136, 88, 33, 20, 5, 7),
 ]
 DTYPES = [(F16, F16), (BF16, BF16), (BF16, F32), (F16, F32)]
-
-
-@pytest.fixture(autouse=True)
-def hopper(gpu):
-    if float(gpu.compute_capability) != 9 or "hopper" not in _ffi.load_backend("cuda").implementations:
-        pytest.skip("no Hopper GPU, or a module without its kernels")
 
 
 dense_dweight = functools.partial(gpu_dweight_calls.dense_dweight, kernel="hopper")

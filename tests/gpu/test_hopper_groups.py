@@ -13,7 +13,8 @@ import pytest
 from gpu_calls import BF16, F16, F32
 
 import jax_knnconv as jkc
-from jax_knnconv import _ffi
+
+pytestmark = pytest.mark.usefixtures("hopper")
 
 TYPES = [(F16, F16), (BF16, F32)]
 GROUPS = 6
@@ -32,12 +33,6 @@ OWN = {
     "all a group": {},
     "rows of one x": {"x": False, "weight": False},
 }
-
-
-@pytest.fixture(autouse=True)
-def hopper(gpu):
-    if float(gpu.compute_capability) != 9 or "hopper" not in _ffi.load_backend("cuda").implementations:
-        pytest.skip("no Hopper GPU, or a module without its kernels")
 
 
 class Problem(NamedTuple):

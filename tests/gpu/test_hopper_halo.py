@@ -4,12 +4,13 @@ import functools
 
 import gpu_calls as calls
 import gpu_dweight_calls
+import gpu_problems
 import numpy as np
 import oracle
 import pytest
 from gpu_calls import BF16, F16, F32
 
-from jax_knnconv import _ffi
+pytestmark = pytest.mark.usefixtures("hopper")
 
 # B, H, W, C, O, kernel, stride, padding, dilation, output size
 LINES = [
@@ -44,21 +45,6 @@ TYPES = [(F16, F16), (BF16, BF16), (F16, F32), (BF16, F32)]
 HOPPER = {"kernel": "hopper"}
 
 
-@pytest.fixture(autouse=True)
-def hopper(gpu):
-    if float(gpu.compute_capability) != 9 or "hopper" not in _ffi.load_backend("cuda").implementations:
-        pytest.skip("no Hopper GPU, or a module without its kernels")
-
-
-def _problem(shape, dtype, x_dtype=None):
-    batch, h, w, c, o, kernel, stride, padding, dilation, out = shape
-    rng = np.random.default_rng(0)
-    x = calls.normal(rng, (batch, h, w, c), x_dtype or dtype)
-    weight = calls.normal(rng, (*kernel, c, o), dtype, (kernel[0] * kernel[1] * c) ** -0.5)
-    g = calls.normal(rng, (batch, *out, o), dtype)
-    return x, weight, calls.normal(rng, (o,), F32), g, {"stride": stride, "padding": padding, "dilation": dilation}
-
-
 def _check(found, function, operands, out_dtype, **static):
     bound = function(*(abs(oracle.f64(operand)) for operand in operands), **static)
     oracle.assert_within_ulp(found, function(*operands, **static), calls.SUM_SLACK * bound, out_dtype)
@@ -68,7 +54,7 @@ def _check(found, function, operands, out_dtype, **static):
 @pytest.mark.parametrize(("dtype", "out_dtype"), TYPES)
 def test_forward(shape, dtype, out_dtype):
     for x_dtype in (dtype, F32) if shape in PAIRS else (dtype,):
-        x, weight, bias, _, window = _problem(shape, dtype, x_dtype)
+        x, weight, bias, _, _, window = gpu_problems.dense(shape, dtype, x_dtype)
         y = calls.dense_forward(x, weight, bias, output_size=shape[-1], out_dtype=out_dtype, **HOPPER, **window)
         operands = (x.astype(dtype), weight, bias)
         _check(y, oracle.dense_forward, operands, out_dtype, output_size=shape[-1], **window)
@@ -77,7 +63,7 @@ def test_forward(shape, dtype, out_dtype):
 @pytest.mark.parametrize("shape", LINES + STRIDED, ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype"), TYPES)
 def test_dinput(shape, dtype, out_dtype):
-    _, weight, _, g, window = _problem(shape, dtype)
+    _, weight, _, g, _, window = gpu_problems.dense(shape, dtype)
     dx = calls.dense_dinput(g, weight, input_size=shape[1:3], out_dtype=out_dtype, **HOPPER, **window)
     _check(dx, oracle.dense_dinput, (g, weight), out_dtype, input_size=shape[1:3], **window)
 
@@ -86,7 +72,7 @@ def test_dinput(shape, dtype, out_dtype):
 @pytest.mark.parametrize(("dtype", "out_dtype"), TYPES)
 def test_dweight(shape, dtype, out_dtype):
     for x_dtype in (dtype, F32) if shape in PATCHES else (dtype,):
-        x, _, _, g, window = _problem(shape, dtype, x_dtype)
+        x, _, _, g, _, window = gpu_problems.dense(shape, dtype, x_dtype)
         window["kernel_size"] = shape[5]
         found = gpu_dweight_calls.dense_dweight(x, g, out_dtype=out_dtype, **HOPPER, **window)
         x = x.astype(dtype)
@@ -98,7 +84,7 @@ def test_dweight(shape, dtype, out_dtype):
 def test_room_for_slices(slices):
     # 15,360 positions: 4 slices keep chains short, each of which takes the room of two.
     shape = (30, 32, 16, 16, 32, (3, 3), (1, 1), (1, 1), (1, 1), (32, 16))
-    x, _, _, g, window = _problem(shape, BF16)
+    x, _, _, g, _, window = gpu_problems.dense(shape, BF16)
     window["kernel_size"] = shape[5]
     found = gpu_dweight_calls.dense_dweight(x, g, out_dtype=F32, slices=slices, **HOPPER, **window)
     bound = oracle.dense_dweight(abs(oracle.f64(x)), abs(oracle.f64(g)), **window)
@@ -109,7 +95,7 @@ def test_room_for_slices(slices):
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_infinity_reaches_its_window_alone(shape, dtype):
     """Depth that only fills a step up, channels and taps, multiplies zeros."""
-    x, weight, _, _, window = _problem(shape, dtype)
+    x, weight, _, _, _, window = gpu_problems.dense(shape, dtype)
     weight = np.abs(weight) + np.asarray(0.01, dtype)
     x = np.abs(x)
     x[:, x.shape[1] // 2, x.shape[2] // 2] = np.inf
@@ -122,7 +108,7 @@ def test_infinity_reaches_its_window_alone(shape, dtype):
 @pytest.mark.parametrize("shape", [LINES[0], *PATCHES], ids=str)
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_infinity_reaches_its_taps_alone(shape, dtype):
-    x, _, _, g, window = _problem(shape, dtype)
+    x, _, _, g, _, window = gpu_problems.dense(shape, dtype)
     window["kernel_size"] = shape[5]
     x, g = np.abs(x), np.abs(g) + np.asarray(0.01, dtype)
     x[0, 0, 0] = np.inf  # in a corner, where most taps are outside the result
@@ -150,14 +136,14 @@ def test_ones_count_taps():  # case 6
 
 def test_same_bits_every_time():  # case 11
     for shape in LINES[0], PAIRS[0]:
-        x, weight, bias, g, window = _problem(shape, BF16)
+        x, weight, bias, g, _, window = gpu_problems.dense(shape, BF16)
         forward = functools.partial(calls.dense_forward, x, weight, bias, output_size=shape[-1], out_dtype=F32)
         first = forward(**HOPPER, **window).tobytes()
         assert all(forward(**HOPPER, **window).tobytes() == first for _ in range(5))
         # Rows keep their bits in whatever batch they sit.
         alone = calls.dense_forward(x[-1:], weight, bias, output_size=shape[-1], out_dtype=F32, **HOPPER, **window)
         assert alone.tobytes() == forward(**HOPPER, **window)[-1:].tobytes()
-    x, _, _, g, window = _problem(LINES[0], BF16)
+    x, _, _, g, _, window = gpu_problems.dense(LINES[0], BF16)
     dweight = functools.partial(gpu_dweight_calls.dense_dweight, x, g, kernel_size=(3, 3), out_dtype=F32)
     first = [value.tobytes() for value in dweight(**HOPPER, **window)]
     assert all([value.tobytes() for value in dweight(**HOPPER, **window)] == first for _ in range(5))

@@ -11,13 +11,9 @@ from gpu_calls import BF16, F16
 import jax_knnconv as jkc
 from jax_knnconv import _ffi
 
+pytestmark = pytest.mark.usefixtures("on_gpu")
+
 NODES, SIDE = 70_001, 270
-
-
-@pytest.fixture(autouse=True)
-def on_gpu(gpu):
-    with jax.default_device(gpu):
-        yield
 
 
 def _config(gpu, kernel):

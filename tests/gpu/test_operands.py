@@ -12,15 +12,11 @@ from gpu_calls import BF16, F16, F32
 
 import jax_knnconv as jkc
 
+pytestmark = pytest.mark.usefixtures("on_gpu")
+
 WINDOW = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
 # Staged by elements, 16 bytes at a time, and by Hopper's copy engine.
 CHANNELS = [(5, 7), (16, 24), (64, 64)]
-
-
-@pytest.fixture(autouse=True)
-def on_gpu(gpu):
-    with jax.default_device(gpu):
-        yield
 
 
 def _turned(array):
@@ -42,24 +38,27 @@ def _moved(array):
     return flat, lambda given: given[1:].reshape(array.shape)
 
 
-@pytest.mark.parametrize("view", [_turned, _cut, _moved])
-@pytest.mark.parametrize(("c", "o"), CHANNELS)
-def test_views_are_read_as_copies_are(c, o, view):
-    rng = np.random.default_rng(0)
+def _passes(rng, c, o, **options):
+    """Each pass as a function of two operands, and the operands."""
     table = jkc.NeighborTable(calls.random_table(rng, 40, 9, 50)[0], num_inputs=50)
     image, pixels = calls.normal(rng, (2, 9, 8, c), BF16), calls.normal(rng, (2, 9, 8, o), BF16)
     kernel = calls.normal(rng, (3, 3, c, o), BF16, 0.1)
-    x, g, weight = calls.normal(rng, (70, 50, c), F16), calls.normal(rng, (70, 40, o), F16), kernel.reshape(9, c, o)
-    weight = weight.astype(F16)
-    options = {"preferred_element_type": jnp.float32}
-    passes = {
-        "dense forward": (lambda x, w: jkc.conv2d(x, w, **options), image, kernel),
-        "dense dinput": (lambda g, w: jkc.conv2d_dinput(g, w, image.shape, **options), pixels, kernel),
-        "dense dweight": (lambda x, g: jkc.conv2d_dweight(x, g, (3, 3), **options), image, pixels),
-        "KNN forward": (lambda x, w: jkc.knn_conv(x, w, table, **options), x, weight),
-        "KNN dinput": (lambda g, w: jkc.knn_dinput(g, w, table, **options), g, weight),
-        "KNN dweight": (lambda x, g: jkc.knn_dweight(x, g, table, **options), x, g),
+    x, g = calls.normal(rng, (70, 50, c), F16), calls.normal(rng, (70, 40, o), F16)
+    weight = kernel.reshape(9, c, o).astype(F16)
+    return {
+        "dense forward": (functools.partial(jkc.conv2d, **options), image, kernel),
+        "dense dinput": (functools.partial(jkc.conv2d_dinput, input_shape=image.shape, **options), pixels, kernel),
+        "dense dweight": (functools.partial(jkc.conv2d_dweight, kernel_shape=(3, 3), **options), image, pixels),
+        "KNN forward": (functools.partial(jkc.knn_conv, table=table, **options), x, weight),
+        "KNN dinput": (functools.partial(jkc.knn_dinput, table=table, **options), g, weight),
+        "KNN dweight": (functools.partial(jkc.knn_dweight, table=table, **options), x, g),
     }
+
+
+@pytest.mark.parametrize("view", [_turned, _cut, _moved])
+@pytest.mark.parametrize(("c", "o"), CHANNELS)
+def test_views_are_read_as_copies_are(c, o, view):
+    passes = _passes(np.random.default_rng(0), c, o, preferred_element_type=jnp.float32)
     for name, (compute, *operands) in passes.items():
         views = [view(operand) for operand in operands]
         found = jax.jit(lambda *given: compute(*(take(v) for (_, take), v in zip(views, given, strict=True))))(  # noqa: B023
@@ -75,20 +74,6 @@ def test_views_are_read_as_copies_are(c, o, view):
 @pytest.mark.parametrize(("c", "o"), CHANNELS)
 def test_results_go_to_any_address(c, o):
     """Results that XLA may let a call write behind the first element of a larger array, between what stands there."""
-    rng = np.random.default_rng(3)
-    table = jkc.NeighborTable(calls.random_table(rng, 40, 9, 50)[0], num_inputs=50)
-    image, pixels = calls.normal(rng, (2, 9, 8, c), BF16), calls.normal(rng, (2, 9, 8, o), BF16)
-    kernel = calls.normal(rng, (3, 3, c, o), BF16, 0.1)
-    x, g, weight = calls.normal(rng, (70, 50, c), F16), calls.normal(rng, (70, 40, o), F16), kernel.reshape(9, c, o)
-    weight = weight.astype(F16)
-    passes = {
-        "dense forward": (jkc.conv2d, image, kernel),
-        "dense dinput": (lambda g, w: jkc.conv2d_dinput(g, w, image.shape), pixels, kernel),
-        "dense dweight": (lambda x, g: jkc.conv2d_dweight(x, g, (3, 3)), image, pixels),
-        "KNN forward": (lambda x, w: jkc.knn_conv(x, w, table), x, weight),
-        "KNN dinput": (lambda g, w: jkc.knn_dinput(g, w, table), g, weight),
-        "KNN dweight": (lambda x, g: jkc.knn_dweight(x, g, table), x, g),
-    }
 
     def inserted(compute, *operands):
         results = jax.tree.leaves(compute(*operands))
@@ -96,7 +81,7 @@ def test_results_go_to_any_address(c, o):
             jax.lax.dynamic_update_slice(jnp.full(r.size + 3, 7, r.dtype), r.ravel(), (1,)) for r in results
         ], results
 
-    for name, (compute, *operands) in passes.items():
+    for name, (compute, *operands) in _passes(np.random.default_rng(3), c, o).items():
         found, expected = jax.jit(functools.partial(inserted, compute))(*operands)
         alone = jax.jit(lambda *given: inserted(compute, *given)[0])(*operands)  # noqa: B023
         for array, other, result in zip(found, alone, expected, strict=True):

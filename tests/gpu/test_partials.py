@@ -13,15 +13,11 @@ from gpu_calls import BF16, F32
 import jax_knnconv as jkc
 from jax_knnconv import _rules
 
+pytestmark = pytest.mark.usefixtures("on_gpu")
+
 # B, H, W, C, O of a 3x3 convolution: each family of kernels, and some that cut their depth.
 IMAGES = [(16, 32, 32, 3, 32), (16, 32, 32, 32, 32), (64, 16, 16, 64, 64), (8, 16, 16, 256, 128), (3, 9, 13, 24, 72)]
 TABLES = [(128, 64, 64, 230, 230, 9, None), (40, 16, 24, 60, 400, 9, 5), (96, 3, 96, 300, 200, 9, None)]
-
-
-@pytest.fixture(autouse=True)
-def on_gpu(gpu):
-    with jax.default_device(gpu):
-        yield
 
 
 def _both(monkeypatch, call, *operands):

@@ -14,13 +14,9 @@ from spatial_cases import sphere
 
 import jax_knnconv as jkc
 
+pytestmark = pytest.mark.usefixtures("on_gpu")
+
 HALVES = ["float16", "bfloat16"]
-
-
-@pytest.fixture(autouse=True)
-def on_gpu(gpu):
-    with jax.default_device(gpu):
-        yield
 
 
 def _passes(x, weight, table, dtype, bias=0, **options):

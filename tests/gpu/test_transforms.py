@@ -17,13 +17,9 @@ from test_vmap import SUBSETS, count
 
 import jax_knnconv as jkc
 
+pytestmark = pytest.mark.usefixtures("on_gpu")
+
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def on_gpu(gpu):
-    with jax.default_device(gpu):
-        yield
 
 
 def integers(*shape):

@@ -1,7 +1,9 @@
 // Holds Hopper's weight gradients to sums in double precision, tile by tile, and times them. Not part of the test
-// suite: a program for work on the kernels, without JAX. Its argument: check, chain, time, time32, small or once.
+// suite: a program for work on the kernels, without JAX. Its argument: check, few, chain, time, time32, small or once.
+// `few`, with names of cases behind it, checks these in the tiles of their choice, for compute-sanitizer.
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib -DKNNCONV_HOPPER_POLLS='(1<<26)'
 //         tests/gpu/hopper/check_dweight.cu lib/hopper/dweight*.c* lib/hopper/tensor_map.cc -o check_dweight
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -40,6 +42,18 @@ int CheckTiles() {
     }
   }
   std::printf("%d failures in %d checks\n", failures, checks);
+  return failures;
+}
+
+int CheckFew(const std::vector<std::string>& names) {
+  int failures = 0;
+  for (const std::vector<Case>& cases : {ValueCases(), GatherCases(), StripCases()}) {
+    for (const Case& c : cases) {
+      if (std::find(names.begin(), names.end(), c.name) == names.end()) continue;
+      failures += CheckCase<__nv_bfloat16>(c, Element::kBF16, -1, true);
+      std::printf("%s\n", c.name.c_str());
+    }
+  }
   return failures;
 }
 
@@ -131,6 +145,7 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
   int failures = 0;
   if (what == "all" || what == "check") failures += CheckTiles();
+  if (what == "few") failures += CheckFew({argv + 2, argv + argc});
   if (what == "all" || what == "chain") failures += CheckChains();
   if (what == "all" || what == "time") TimeAll(Element::kBF16);
   if (what == "time32") TimeAll(Element::kF32);

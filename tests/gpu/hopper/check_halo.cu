@@ -4,8 +4,8 @@
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check_halo.cu
 //         lib/hopper/halo*.cu lib/hopper/{halo,halo_plan,halo_dweight,halo_dweight_plan,pixel_classes,tensor_map}.cc
 //         lib/gpu/{halo_plan,halo_dweight_plan}.cc -o check_halo
-//     check_halo [all|values|times|once] [random problems, or part of the names to time]
-// once: runs what it would time, for a profiler.
+//     check_halo [all|values|few|times|once] [random problems, or part of the names to time]
+// few: values of one type in each kind of tile, for compute-sanitizer; once: runs what it would time, for a profiler.
 #include <algorithm>
 #include <random>
 #include <string>
@@ -166,6 +166,32 @@ Window RandomWindow() {
   return w;
 }
 
+// The number of passes that come out wrong; counts those that the kernels take.
+int CheckPasses(const Problem& p, int (*runs)[3]) {
+  const Window& w = p.w;
+  int failures = 0;
+  for (Pass pass : {Pass::kForward, Pass::kDinput, Pass::kDweight}) {
+    CHECK(cudaMemset(p.out, 0xff, 4 * Results(w, pass)));
+    if (!Run(p, pass, false, nullptr)) continue;
+    ++(*runs)[static_cast<int>(pass)];
+    const int64_t wrong = Wrong(p, pass);
+    if (wrong == 0) continue;
+    ++failures;
+    std::printf("%s: %lld of %lld wrong: %dx%dx%d, %d -> %d, kernel %dx%d, stride %dx%d, padding %dx%d, "
+                "dilation %dx%d, out %dx%d, types %d %d %d\n", kNames[static_cast<int>(pass)],
+                static_cast<long long>(wrong), static_cast<long long>(Results(w, pass)), w.batch, w.in[0], w.in[1],
+                w.channels, w.columns, w.kernel[0], w.kernel[1], w.stride[0], w.stride[1], w.padding[0], w.padding[1],
+                w.dilation[0], w.dilation[1], w.out[0], w.out[1], static_cast<int>(p.a.x_type),
+                static_cast<int>(p.a.type), static_cast<int>(p.out_type));
+  }
+  return failures;
+}
+
+int Told(int failures, const int (&runs)[3]) {
+  std::printf("%d of %d forward, %d dinput and %d dweight runs wrong\n", failures, runs[0], runs[1], runs[2]);
+  return failures;
+}
+
 int CheckValues(int problems) {
   int failures = 0, runs[3] = {};
   for (int i = 0; i < problems; ++i) {
@@ -182,24 +208,23 @@ int CheckValues(int problems) {
                        float_x ? static_cast<const void*>(&infinity) : &bits, ElementBytes(p.a.x_type),
                        cudaMemcpyHostToDevice));
     }
-    for (Pass pass : {Pass::kForward, Pass::kDinput, Pass::kDweight}) {
-      CHECK(cudaMemset(p.out, 0xff, 4 * Results(w, pass)));
-      if (!Run(p, pass, false, nullptr)) continue;
-      ++runs[static_cast<int>(pass)];
-      const int64_t wrong = Wrong(p, pass);
-      if (wrong == 0) continue;
-      ++failures;
-      std::printf("%s: %lld of %lld wrong: %dx%dx%d, %d -> %d, kernel %dx%d, stride %dx%d, padding %dx%d, "
-                  "dilation %dx%d, out %dx%d, types %d %d %d\n", kNames[static_cast<int>(pass)],
-                  static_cast<long long>(wrong), static_cast<long long>(Results(w, pass)), w.batch, w.in[0], w.in[1], w.channels, w.columns,
-                  w.kernel[0], w.kernel[1], w.stride[0], w.stride[1], w.padding[0], w.padding[1], w.dilation[0],
-                  w.dilation[1], w.out[0], w.out[1], static_cast<int>(p.a.x_type), static_cast<int>(type),
-                  static_cast<int>(p.out_type));
-    }
+    failures += CheckPasses(p, &runs);
     Free(p);
   }
-  std::printf("%d of %d forward, %d dinput and %d dweight runs wrong\n", failures, runs[0], runs[1], runs[2]);
-  return failures;
+  return Told(failures, runs);
+}
+
+// Problems that cover all kinds of kernels, for compute-sanitizer.
+int CheckFew() {
+  int failures = 0, runs[3] = {};
+  const Window windows[] = {Square(2, 16, 16, 24, 3, 1, 1), Square(3, 16, 32, 64, 3, 1, 1),
+                            Square(1, 18, 3, 24, 7, 2, 3)};
+  for (const Window& w : windows) {
+    const Problem p = Make(w, Element::kBF16, Element::kBF16, Element::kBF16, 20, 1);
+    failures += CheckPasses(p, &runs);
+    Free(p);
+  }
+  return Told(failures, runs);
 }
 
 double Milliseconds(std::vector<Problem>& copies, Pass pass, cudaStream_t stream) {
@@ -232,6 +257,7 @@ void Time(const std::string& name, const Window& w, Element x_type, const std::s
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
+  if (what == "few") return CheckFew() != 0;
   const bool once = what == "once";
   const std::string wanted = argc > 2 && (once || what == "times") ? argv[2] : "";
   const int failures = once || what == "times" ? 0 : CheckValues(argc > 2 ? std::atoi(argv[2]) : 200);
