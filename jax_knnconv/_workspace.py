@@ -52,9 +52,9 @@ def _hub_sums(g: Any, w: Any, source_rows: Any, *, batch: Any, groups: Any) -> A
 def _stem_order(g: Any, w: Any, source_offsets: Any, source_rows: Any, *, groups: Any) -> Any:
     """Elements of the order in which a GPU adds up the taps of a stem's dinput; 0 where no such kernel takes the call.
 
-    Sources stand together in blocks, rows of g in stretches, in each of which a source has a list: its end, and its taps
-    in fours of 8 bytes. `StemDinputPlan` in lib/gpu/stem_dinput.h; how long a stretch is depends on the GPU, but by
-    shape sources have a tap in each, or the kernel does not run.
+    Sources stand together in blocks, rows of g in stretches, in each of which a source has a list: its end, and its
+    taps in fours of 8 bytes. `StemDinputPlan` in lib/gpu/stem_dinput.h; how long a stretch is depends on the GPU, but
+    by shape sources have a tap in each, or the kernel does not run.
     """
     rows, (slots, channels, depth) = g.shape[-2], w.shape[-3:]
     sources, taps = source_offsets.shape[-2] - 1, source_rows.shape[-1]

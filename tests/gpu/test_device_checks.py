@@ -42,9 +42,7 @@ HOPPER = {
         ("check",),
         tuple(("few", name) for name in ("columns", "slots", "gathered_narrow", "dense_narrow", "strips_narrow")),
     ),
-    "check_halo": HopperCheck(
-        ("hopper/halo*.c*", *SHARED, "gpu/halo*_plan.cc"), ("values",), (("few",),)
-    ),
+    "check_halo": HopperCheck(("hopper/halo*.c*", *SHARED, "gpu/halo*_plan.cc"), ("values",), (("few",),)),
 }
 
 
