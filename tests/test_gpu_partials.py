@@ -169,5 +169,7 @@ def test_blocks_that_each_hold_all_of_dw_need_a_slice_each(decide):
         _, told, most = decide(case, multiprocessors=132, compute_capability=capability)
         assert told["kernel"] in ("halo", "hopper")
         resident = 4 if case == "3 channels" else 3 if told["kernel"] == "halo" else 1  # blocks of a multiprocessor
-        assert 132 <= told["partial_slices"] <= resident * 132 + 1  # and one for db
+        # db is one slice more, or, on Hopper, eight rows of 32 columns in every slice of 9216 + 32.
+        room = -(-132 * (9216 + 8 * 32) // 9248) if told["kernel"] == "hopper" else resident * 132 + 1
+        assert 132 <= told["partial_slices"] <= room
         assert most > 900
