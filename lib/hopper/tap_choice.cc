@@ -17,9 +17,8 @@ struct TileCost {
   double step, tile;
 };
 
-// Fitted to the times of tests/gpu/hopper/check.cu, by which the form of least estimated time takes 1.2 % longer than
-// the fastest on average. Only their ratios matter. Pixels cost less than tables: neighbours' boxes overlap. Blocks
-// that share a tile exchange sums at its end.
+// Fitted to the times of tests/gpu/hopper/check.cu. Only their ratios matter. Pixels cost less than tables: neighbours'
+// boxes overlap. Blocks that share a tile exchange sums at its end.
 struct FormCost {
   TileForm form;
   TileCost table, pixels;
