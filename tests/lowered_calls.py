@@ -28,10 +28,16 @@ def lowered(function, platform="cuda"):
     return jax.jit(function).trace().lower(lowering_platforms=(platform,)).as_text()
 
 
-def choices(operation, **given):
-    """The attributes that choose a kernel in the one call of an operation, as they stand in its program."""
+def call_line(operation, **given):
+    """The one call of an operation, as it stands in its program."""
     lines = [line for line in lowered(lambda: PASSES[operation](**given)).splitlines() if operation in line]
     (line,) = [line for line in lines if "custom_call" in line]
+    return line
+
+
+def choices(operation, **given):
+    """The attributes that choose a kernel in the one call of an operation."""
+    line = call_line(operation, **given)
     found = {}
     if kernel := re.search(r'kernel = "(\w+)"', line):
         found["kernel"] = kernel[1]

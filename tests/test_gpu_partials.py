@@ -5,7 +5,7 @@ import re
 import types
 
 import jax
-import jax.numpy as jnp
+import lowered_calls
 import numpy as np
 import pytest
 import toolchains
@@ -14,14 +14,8 @@ import jax_knnconv as jkc
 from jax_knnconv import _ffi, _readiness, _rules, _smoke, _workspace
 
 MIB = 1 << 20
-TABLE = jkc.NeighborTable(np.array([[0, 1], [2, -1], [1, 1]]), num_inputs=3)
-X, W = np.ones((3, 8), jnp.bfloat16), np.ones((2, 8, 8), jnp.bfloat16)
-IMAGE = np.ones((1, 5, 5, 8), jnp.bfloat16)
-CALLS = {
-    "dense_dweight": (lambda: jkc.conv2d_dweight(IMAGE, IMAGE, (3, 3)), 9 * 8 * 8 + 8),
-    "knn_dweight": (lambda: jkc.knn_dweight(X, X, TABLE), 2 * 8 * 8 + 8),
-    "knn_backward": (lambda: jkc.knn_backward(X, X, W, TABLE), 2 * 8 * 8 + 8),
-}
+# Elements of a slice, of dw and db, of the calls of lowered_calls.
+SLICES = {"dense_dweight": 9 * 8 * 8 + 8, "knn_dweight": 2 * 8 * 8 + 8, "knn_backward": 2 * 8 * 8 + 8}
 
 
 @pytest.mark.parametrize("groups", [(), (1,), (3, 5), (1000,)])
@@ -66,14 +60,11 @@ def card(multiprocessors, kind="a card"):
 
 def slices_of(operation):
     """Slices of partial sums in the program of one call."""
-    call, one = CALLS[operation]
-    text = jax.jit(lambda: call()).trace().lower(lowering_platforms=("cuda",)).as_text()
-    (line,) = [line for line in text.splitlines() if "custom_call" in line and f"jax_knnconv_{operation}" in line]
-    (slices,) = re.findall(rf"tensor<(\d+)x{one}xf32>", line)
+    (slices,) = re.findall(rf"tensor<(\d+)x{SLICES[operation]}xf32>", lowered_calls.call_line(operation))
     return int(slices)
 
 
-@pytest.mark.parametrize("operation", CALLS)
+@pytest.mark.parametrize("operation", SLICES)
 def test_room_is_what_the_gpus_here_need(operation, cards):
     most = 1025
     assert slices_of(operation) == most  # for a machine that is not here

@@ -92,14 +92,7 @@ class CellConsumer {
     const LineSpan last = pipe_.Span(stage, Row(kRows - 1)), upper = pipe_.Span(stage, row),
                    lower = pipe_.Span(stage, row + 8);
     const int end = min(last.first + last.count, Shape::kLines);
-#pragma unroll
-    for (auto& slice : lines) {
-#pragma unroll
-      for (auto& half : slice) {
-#pragma unroll
-        for (float& value : half) value = 0.0f;
-      }
-    }
+    Clear(lines);
     int begin = first;
 #pragma unroll 1
     do {
@@ -118,6 +111,17 @@ class CellConsumer {
     } while (begin < end);
   }
 
+  KNNCONV_DEVICE static void Clear(Lines& lines) {
+#pragma unroll
+    for (auto& slice : lines) {
+#pragma unroll
+      for (auto& half : slice) {
+#pragma unroll
+        for (float& value : half) value = 0.0f;
+      }
+    }
+  }
+
   // Two bfloat16: one where a line is the row's, zero where not.
   KNNCONV_DEVICE static uint32_t Ones(int line, LineSpan span) {
     const auto at = static_cast<uint32_t>(line - span.first);
@@ -128,14 +132,7 @@ class CellConsumer {
   KNNCONV_DEVICE void AddOneByOne(int stage, Lines& lines) const {
     const LineSpan span = pipe_.Span(stage, Row(lane_ % kRows));
     const int most = static_cast<int>(__reduce_max_sync(kAllLanes, uint32_t{span.count}));
-#pragma unroll
-    for (auto& slice : lines) {
-#pragma unroll
-      for (auto& half : slice) {
-#pragma unroll
-        for (float& value : half) value = 0.0f;
-      }
-    }
+    Clear(lines);
 #pragma unroll 1
     for (int i = 0; i < most; ++i) {
       const uint32_t at = LineAt(stage, i < span.count ? span.first + i : kNoLine);

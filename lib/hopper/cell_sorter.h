@@ -28,9 +28,9 @@ class CellSorter {
 
   // As batch_ring.h says.
   KNNCONV_DEVICE void Begin(int64_t turn) {
-    if (turn == 0) reader_.Open(ListAt(0));
+    if (turn == 0) reader_.Open(ListAt(plan_, walk_, 0, thread_));
     reader_.Enter();
-    next_ = ListAt(turn + 1);
+    next_ = ListAt(plan_, walk_, turn + 1, thread_);
     is_first_ = true;
     PublishNextSlot();
   }
@@ -62,12 +62,6 @@ class CellSorter {
   KNNCONV_DEVICE void Finish() const { gpu::WaitForCopies<0>(); }
 
  private:
-  KNNCONV_DEVICE TapList ListAt(int64_t turn) const {
-    if (!walk_.Has(turn)) return TapList{};
-    const TapTile tile = walk_.Tile(turn);
-    return ListOf(plan_, tile, tile.row_tile * Shape::kRows + thread_);
-  }
-
   // Tells the warpgroup the thread's next slot, and gets all in step.
   KNNCONV_DEVICE void PublishNextSlot() {
     reader_.Prepare(1);

@@ -11,6 +11,7 @@
 
 #include "gpu/elements.h"
 #include "hopper/dweight_task.h"
+#include "hopper/float4_sums.h"
 #include "hopper/ptx.h"
 
 namespace knnconv::hopper {
@@ -22,18 +23,11 @@ struct alignas(4 * sizeof(T)) FourOf {
 };
 
 template <typename T>
-KNNCONV_DEVICE void AddTo(float4* sum, const FourOf<T>& four) {
+KNNCONV_DEVICE void Add(float4* sum, const FourOf<T>& four) {
   sum->x += gpu::ToFloat(four.value[0]);
   sum->y += gpu::ToFloat(four.value[1]);
   sum->z += gpu::ToFloat(four.value[2]);
   sum->w += gpu::ToFloat(four.value[3]);
-}
-
-KNNCONV_DEVICE void AddTo(float4* sum, const float4& other) {
-  sum->x += other.x;
-  sum->y += other.y;
-  sum->z += other.z;
-  sum->w += other.w;
 }
 
 KNNCONV_DEVICE bool IsBelow(int32_t index, int32_t size) {
@@ -92,7 +86,7 @@ class DweightBoxBias {
         if (chunk < kChunks && task_.table.zero_empty_rows && !WarpHasTaps(task_.table, rows.row())) chunk = kChunks;
         ring.full[place_.stage].Wait(place_.parity);
         for (; chunk < kChunks; chunk += turns) {
-          Add(ring.ColumnBox(place_.stage, 0) + chunk * kLines * kParts * kLineBytes, &total);
+          AddLines(ring.ColumnBox(place_.stage, 0) + chunk * kLines * kParts * kLineBytes, &total);
         }
         __syncwarp();
         if (thread_ % 32 == 0) ring.empty[place_.stage].Arrive();
@@ -106,7 +100,7 @@ class DweightBoxBias {
 
  private:
   // Of a chunk, whose first line has a number that 8 divides.
-  KNNCONV_DEVICE void Add(const unsigned char* lines, float4* total) const {
+  KNNCONV_DEVICE void AddLines(const unsigned char* lines, float4* total) const {
     const int quad = thread_ % kQuads, part = thread_ / kQuads;
     if (part >= kParts) return;
     lines += quad / (kBox / 4) * kBoxBytes + quad % 2 * 8;
@@ -115,9 +109,9 @@ class DweightBoxBias {
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
       const int line = part + i * kParts;
-      AddTo(&sum, *reinterpret_cast<const FourOf<T>*>(lines + line * kLineBytes + (chunk ^ line % 8) * 16));
+      Add(&sum, *reinterpret_cast<const FourOf<T>*>(lines + line * kLineBytes + (chunk ^ line % 8) * 16));
     }
-    AddTo(total, sum);
+    Add(total, sum);
   }
 
   const DweightTask& task_;
@@ -161,8 +155,8 @@ KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
       }
       float4 sum = {0, 0, 0, 0};
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) AddTo(&sum, reinterpret_cast<const FourOf<T>&>(four[i]));
-      AddTo(&total, sum);
+      for (int i = 0; i < kBatch; ++i) Add(&sum, reinterpret_cast<const FourOf<T>&>(four[i]));
+      Add(&total, sum);
     }
     reinterpret_cast<float4*>(task.bias_partials)[int64_t{unit} * (kBiasSums / 4) + thread] = total;
   }

@@ -6,6 +6,7 @@
 #include "gpu/divisor.h"
 #include "gpu/elements.h"
 #include "hopper/dweight_task.h"
+#include "hopper/float4_sums.h"
 
 namespace knnconv::hopper {
 
@@ -21,13 +22,6 @@ struct DweightReduction {
   void *dw, *db;
   gpu::Element dw_type, db_type;
 };
-
-KNNCONV_DEVICE void Add(float4* sum, const float4& value) {
-  sum->x += value.x;
-  sum->y += value.y;
-  sum->z += value.z;
-  sum->w += value.w;
-}
 
 template <typename T>
 KNNCONV_DEVICE void StorePair(void* out, int64_t at, float first, float second) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/dependent_launch.h"
 #include "hopper/dweight_place.h"
 
 namespace knnconv::hopper {
@@ -159,23 +160,6 @@ int LanesOf(const DweightSchedule& schedule, const DweightTileSize& tile) {
   return lanes;
 }
 
-// Launches the reduction so that its blocks may start while the last ones of the kernel before it still run.
-gpu::Status LaunchReduction(const gpu::LaunchSite& site, int64_t blocks, DweightReduction& reduction) {
-  KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<ReduceKernel, 0>(site, 0, kThreads, reduction)));
-  if (site.prepare) return {};
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kThreads);
-  config.stream = site.stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, ReduceKernel, reduction));
-  return {};
-}
-
 }  // namespace
 
 gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const DweightTask& task,
@@ -199,7 +183,7 @@ gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dw
   reduction.slots_of_list = task.kind == TapsKind::kSlots ? 1 : dweight.slots;
   const int64_t bias_blocks =
       dweight.db == nullptr ? 0 : task.results * CeilDiv(dweight.columns, kThreads / kBiasLanes * 4);
-  return LaunchReduction(site, reduction.weight_blocks + bias_blocks, reduction);
+  return gpu::LaunchDependent<ReduceKernel>(site, reduction.weight_blocks + bias_blocks, kThreads, reduction);
 }
 
 }  // namespace knnconv::hopper

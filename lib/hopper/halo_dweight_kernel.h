@@ -8,8 +8,8 @@
 //
 // Both operands lie as the copy engine writes them and wgmma reads them, pixels along the depth: a tap moves the
 // address of x and nothing is copied twice. A team of 128 threads holds dw for 64 columns in registers, all of it or a
-// kind's share, while it walks over its tiles; at the end a block's two teams are added up, and a second kernel adds up the blocks
-// (halo_dweight_reduce.h). db is a product with ones.
+// kind's share, while it walks over its tiles; at the end a block's two teams are added up, and a second kernel adds up
+// the blocks (halo_dweight_reduce.h). db is a product with ones.
 //
 // What bounds it: x and g once through memory, and products of 64 rows where g has fewer columns.
 #pragma once

@@ -1,6 +1,8 @@
 #include "hopper/halo_dweight_reduce.h"
 
+#include "gpu/dependent_launch.h"
 #include "gpu/elements.h"
+#include "hopper/float4_sums.h"
 #include "hopper/ptx.h"
 
 namespace knnconv::hopper {
@@ -8,13 +10,6 @@ namespace {
 
 constexpr int kWarps = 16;  // of a block: each adds every kWarps-th slice
 constexpr int kBatch = 9;   // slices that a thread loads at a time: all, with a block on each multiprocessor of an H200
-
-KNNCONV_DEVICE void Add(float4* sum, const float4& other) {
-  sum->x += other.x;
-  sum->y += other.y;
-  sum->z += other.z;
-  sum->w += other.w;
-}
 
 // A block has 32 threads' sums of one unit: of two rows of dw (or db, and nothing), two columns each.
 __global__ void __launch_bounds__(kWarps * 32)
@@ -67,21 +62,8 @@ __global__ void __launch_bounds__(kWarps * 32)
 }  // namespace
 
 gpu::Status RunHaloReduce(const gpu::LaunchSite& site, const gpu::Dweight& dweight, const HaloDweightPlan& plan) {
-  KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<ReduceKernel, 0>(site, 0, kWarps * 32, dweight, plan)));
-  if (site.prepare) return {};
   const int64_t blocks = int64_t{plan.column_tiles} * plan.kinds * plan.units * (plan.part_threads / 32);
-  // Its blocks may start while the last ones of the kernel before still run.
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kWarps * 32);
-  config.stream = site.stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, ReduceKernel, dweight, plan));
-  return {};
+  return gpu::LaunchDependent<ReduceKernel>(site, blocks, kWarps * 32, dweight, plan);
 }
 
 }  // namespace knnconv::hopper

@@ -100,7 +100,6 @@ KNNCONV_DEVICE void StoreBoxes(const gpu::TapGemm& gemm, const HaloPlan& plan, c
 }
 
 // By threads, for dealt columns.
-// out = round(sums + bias). A warp has lines 2 * warp and the next of each block, a quad of lanes one pixel of each.
 template <typename Shape, typename Out>
 KNNCONV_DEVICE void StoreDealtAs(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block,
                                  int tile_number, int thread, const float* bias, const HaloSums<Shape>& sums) {

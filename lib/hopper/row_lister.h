@@ -26,9 +26,9 @@ class RowLister {
 
   // As batch_ring.h says.
   KNNCONV_DEVICE void Begin(int64_t turn) {
-    if (turn == 0) reader_.Open(ListAt(0));
+    if (turn == 0) reader_.Open(ListAt(plan_, walk_, 0, thread_));
     reader_.Enter();
-    next_ = ListAt(turn + 1);
+    next_ = ListAt(plan_, walk_, turn + 1, thread_);
     column_ = 0;
     alive_ = false;
   }
@@ -49,12 +49,6 @@ class RowLister {
   KNNCONV_DEVICE void Finish() const { gpu::WaitForCopies<0>(); }
 
  private:
-  KNNCONV_DEVICE TapList ListAt(int64_t turn) const {
-    if (!walk_.Has(turn)) return TapList{};
-    const TapTile tile = walk_.Tile(turn);
-    return ListOf(plan_, tile, tile.row_tile * Shape::kRows + thread_);
-  }
-
   // The thread's row in a layer.
   KNNCONV_DEVICE int32_t& RowOf(RowBatch& batch, int layer) const {
     return batch.source[layer][thread_ % 16][thread_ / 16];

@@ -43,6 +43,14 @@ KNNCONV_DEVICE TapList ListOf(const TapPlan& plan, const TapTile& tile, int64_t 
   return list;
 }
 
+// The list of row `row` of the walk's tile number `turn`; an empty one if there is no such tile.
+template <typename Shape>
+KNNCONV_DEVICE TapList ListAt(const TapPlan& plan, const TileWalk<Shape>& walk, int64_t turn, int row) {
+  if (!walk.Has(turn)) return TapList{};
+  const TapTile tile = walk.Tile(turn);
+  return ListOf(plan, tile, tile.row_tile * Shape::kRows + row);
+}
+
 // Entries are copied in blocks of 16 bytes as they are aligned in memory, kBlocks ahead. kThreads read, each for
 // itself.
 template <int kThreads, int kBlocks>

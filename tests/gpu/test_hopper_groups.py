@@ -1,7 +1,5 @@
 """Hopper's kernels over groups, forced, against NumPy float64: tables a sample, weights a group, gradients a sample."""
 
-from typing import NamedTuple
-
 import gpu_calls as calls
 import gpu_dweight_calls
 import gpu_problems
@@ -35,18 +33,9 @@ OWN = {
 }
 
 
-class Problem(NamedTuple):
-    """Operands with a group dimension, of size 1 where all share them; `at` gives those of one group."""
-
-    x: np.ndarray
-    weight: np.ndarray
-    bias: np.ndarray
-    g: np.ndarray
-    indices: np.ndarray
-    slots: np.ndarray | None
-
-    def at(self, group):
-        return Problem(*(None if v is None else v[group if len(v) > 1 else 0] for v in self))
+def _at(problem, group):
+    """The operands of one group, of those with a group dimension; it is 1 where all share them."""
+    return gpu_problems.Knn(*(None if v is None else v[group if len(v) > 1 else 0] for v in problem))
 
 
 def _problem(shape, dtype, *, x=True, weight=True, table=True):
@@ -54,7 +43,7 @@ def _problem(shape, dtype, *, x=True, weight=True, table=True):
     rng = np.random.default_rng(0)
     tables = [calls.random_table(rng, m, k, n, v) for _ in range(GROUPS if table else 1)]
     slot_count, weights = k if v is None else v, GROUPS if weight else 1
-    return Problem(
+    return gpu_problems.Knn(
         calls.normal(rng, (GROUPS if x else 1, batch, n, c), dtype),
         calls.normal(rng, (weights, slot_count, c, o), dtype, (k * c) ** -0.5),
         calls.normal(rng, (weights, o), F32),
@@ -66,7 +55,7 @@ def _problem(shape, dtype, *, x=True, weight=True, table=True):
 
 def _stacked(function, problem):
     """A pass of each group, and the same of absolute values."""
-    groups = [problem.at(i) for i in range(GROUPS)]
+    groups = [_at(problem, i) for i in range(GROUPS)]
     sizes = [p._replace(**{f: abs(oracle.f64(getattr(p, f))) for f in ("x", "weight", "bias", "g")}) for p in groups]
     return np.stack([function(p) for p in groups]), np.stack([function(p) for p in sizes])
 
@@ -149,7 +138,7 @@ def test_dense(shape, shared, dtype, out_dtype):
     x = x[:1] if shared == "x" else x
     weight = calls.normal(rng, (GROUPS, *of.weight.shape), dtype, 0.05)
     bias = calls.normal(rng, (GROUPS, *of.bias.shape), F32)
-    problem, window, size = Problem(x, weight, bias, g, None, None), of.window, of.x.shape[1:3]
+    problem, window, size = gpu_problems.Knn(x, weight, bias, g, None, None), of.window, of.x.shape[1:3]
     how = {"out_dtype": out_dtype, "kernel": "hopper", "lead": (GROUPS,)} | window
     y = calls.dense_forward(x, weight, bias, output_size=of.sizes, **how)
     exact, bound = _stacked(

@@ -93,12 +93,6 @@ void CheckFamilies() {
           Ask(Gradient(256, 9, 60, 64), Pixels(16), kH200, Wanted(KernelFamily::kHopper)) == kNone);
 }
 
-GroupShape Shape(const std::vector<int64_t>& sizes) {
-  GroupShape shape;
-  for (int64_t size : sizes) shape.size[shape.rank++] = size;
-  return shape;
-}
-
 GroupStrides Step(int64_t matrix) {
   GroupStrides strides;
   strides.step[0] = matrix;

@@ -82,12 +82,7 @@ TileChoice Wanted(KernelFamily kernel) {
   return wanted;
 }
 
-// Group dimensions of a gemm, and of an operand whose matrices are of some size.
-void SetGroups(const std::vector<int64_t>& sizes, TapGemm* gemm) {
-  gemm->groups = {};
-  for (int64_t size : sizes) gemm->groups.size[gemm->groups.rank++] = size;
-}
-
+// Of an operand whose matrices are of some size, where groups have `sizes`.
 GroupStrides Own(const std::vector<int64_t>& sizes, int64_t matrix) {
   GroupStrides strides;
   for (size_t i = sizes.size(); i-- > 0; matrix *= sizes[i]) strides.step[i] = sizes[i] == 1 ? 0 : matrix;
@@ -100,7 +95,7 @@ void CheckGroups() {
     const std::string name = dinput ? "dinput" : "forward";
     TapGemm gemm = dinput ? Sources(1, 4096, 4096, 16, 64, 128) : Columns(1, 4096, 4096, 16, 128, 64);
     const int64_t taps = 4096 * 16;
-    SetGroups({16}, &gemm);
+    gemm.groups = Shape({16});
     gemm.source_groups = Own({16}, 4096 * 128);
     gemm.table.source_groups = Own({16}, taps);
     gemm.table.slot_groups = dinput ? Own({16}, taps) : GroupStrides{};
@@ -119,7 +114,7 @@ void CheckGroups() {
       Require(name + ", shared slots", Ask(gemm, kH200, Wanted(KernelFamily::kHopper)) == kNone);
       gemm.table.slot_groups = Own({16}, taps);
     }
-    SetGroups({4, 1, 4}, &gemm);
+    gemm.groups = Shape({4, 1, 4});
     const auto own = [](int64_t matrix) { return Own({4, 1, 4}, matrix); };
     gemm.source_groups = own(4096 * 128);
     gemm.table.source_groups = own(taps);
@@ -130,7 +125,7 @@ void CheckGroups() {
     Require(name + ", mixed dimensions", Ask(gemm, kH200, Wanted(KernelFamily::kHopper)) == kNone);
   }
   TapGemm images = Image(false, 16, 16, 64, 64);
-  SetGroups({8}, &images);
+  images.groups = Shape({8});
   images.weight_groups = Own({8}, 9 * 64 * 64);
   hopper::TapForm form;
   Require("images, own weights", hopper::ChooseForm(images, kH200, false, &form) && !form.tile.resident &&

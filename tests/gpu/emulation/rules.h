@@ -5,9 +5,11 @@
 #include <cstdio>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "check.h"
 #include "gpu/device.h"
+#include "gpu/groups.h"
 
 namespace knnconv::gpu::check {
 
@@ -25,6 +27,12 @@ inline void Require(const std::string& name, bool right) {
   if (right) return;
   ++failures;
   std::printf("%s: wrong\n", name.c_str());
+}
+
+inline GroupShape Shape(const std::vector<int64_t>& sizes) {
+  GroupShape shape;
+  for (int64_t size : sizes) shape.size[shape.rank++] = size;
+  return shape;
 }
 
 // An address that is a multiple of `bytes`, and of nothing more.
