@@ -30,7 +30,9 @@ class BoxFeeder {
     if constexpr (Shape::kResident) {
       if (lane_ == 0 && pipe_.IsFirst()) LoadResident();
     }
-    if (plan_.gemm.kind == gpu::Taps::kWindow) {
+    if constexpr (Shape::kOnlyPixels) {
+      if (lane_ == 0) RunWindow();
+    } else if (plan_.gemm.kind == gpu::Taps::kWindow) {
       if (lane_ == 0) RunWindow();
     } else {
       RunTable();
@@ -66,6 +68,13 @@ class BoxFeeder {
     }
   }
 
+  // Leaves a stage free for a tile's results.
+  KNNCONV_DEVICE void LendStage() {
+    pipe_.Empty(place_.stage).Wait(place_.parity ^ 1);
+    pipe_.Full(place_.stage).Arrive();
+    place_.Advance();
+  }
+
   KNNCONV_DEVICE void RunWindow() {
     const int32_t kernel_width = plan_.gemm.window.kernel[1];
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
@@ -96,6 +105,7 @@ class BoxFeeder {
           LoadPixels(to, map, full, channel, 0, 0, static_cast<int>(plan_.images), 0, 0);
         });
       }
+      if constexpr (Shape::kLendsStage) LendStage();
     }
   }
 

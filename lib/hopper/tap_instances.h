@@ -28,6 +28,21 @@ gpu::Status LaunchKernel(const gpu::LaunchSite& site, TapPlan plan, int multipro
   const int64_t blocks = plan.tiles <= multiprocessors ? plan.tiles : at_once;
   plan.row_of_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, multiprocessors));
   plan.sorts = Sorts<Shape>(plan, multiprocessors);
+  if (getenv("EARLY") != nullptr && Shape::kBlocksOfMultiprocessor == 1 && !site.prepare && blocks > 0) {
+    KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<kKernel, kSharedBytes>(site, 0, Shape::kThreads, plan)));
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(Shape::kThreads);
+    config.dynamicSmemBytes = kSharedBytes;
+    config.stream = site.stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, kKernel, plan));
+    return {};
+  }
   return gpu::Launch<kKernel, kSharedBytes>(site, blocks, Shape::kThreads, plan);
 }
 
@@ -94,39 +109,42 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
   if constexpr (kTransposed) {
     if (form.split == 2) {
       return form.columns == 128
-                 ? LaunchShape<TapShape<T, true, Source::kBoxes, 1, 1, 128, false, 2>>(site, plan, multiprocessors)
-                 : LaunchShape<TapShape<T, true, Source::kBoxes, 1, 2, 192, false, 2>>(site, plan, multiprocessors);
+                 ? LaunchShape<TapShape<T, true, Source::kBoxes, 128, 1, 128, false, 2>>(site, plan, multiprocessors)
+                 : LaunchShape<TapShape<T, true, Source::kBoxes, 128, 2, 192, false, 2>>(site, plan, multiprocessors);
     }
     if (form.source == Source::kBoxes && form.columns == 96) {
-      return LaunchShape<TapShape<T, true, Source::kBoxes, 1, 1, 96>>(site, plan, multiprocessors);
+      return LaunchShape<TapShape<T, true, Source::kBoxes, 128, 1, 96>>(site, plan, multiprocessors);
     }
   }
   if (form.source == Source::kRows) {
     switch (form.columns) {
       case 64:
-        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 1, 2, 64>>(site, plan, multiprocessors);
+        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 128, 2, 64>>(site, plan, multiprocessors);
       case 128:
-        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 1, 2, 128>>(site, plan, multiprocessors);
+        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 128, 2, 128>>(site, plan, multiprocessors);
       default:
-        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 1, 2, 256>>(site, plan, multiprocessors);
+        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 128, 2, 256>>(site, plan, multiprocessors);
     }
+  }
+  if (form.rows == 192) {
+    return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 192, 3, 256>>(site, plan, multiprocessors);
   }
   if (form.rows == 2 * kBoxRows) {
     return form.columns == 64
-               ? LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 64>>(site, plan, multiprocessors)
-               : LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 2, 2, 128>>(site, plan, multiprocessors);
+               ? LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 256, 2, 64>>(site, plan, multiprocessors)
+               : LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 256, 2, 128>>(site, plan, multiprocessors);
   }
   switch (form.columns) {
     case 64:
       return form.resident
-                 ? LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 1, 64, true>>(site, plan, multiprocessors)
-                 : LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 1, 64>>(site, plan, multiprocessors);
+                 ? LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 128, 1, 64, true>>(site, plan, multiprocessors)
+                 : LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 128, 1, 64>>(site, plan, multiprocessors);
     case 128:
-      return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 1, 128>>(site, plan, multiprocessors);
+      return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 128, 1, 128>>(site, plan, multiprocessors);
     case 192:
-      return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 2, 192>>(site, plan, multiprocessors);
+      return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 128, 2, 192>>(site, plan, multiprocessors);
     default:
-      return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 1, 2, 256>>(site, plan, multiprocessors);
+      return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 128, 2, 256>>(site, plan, multiprocessors);
   }
 }
 

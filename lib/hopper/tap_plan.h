@@ -38,20 +38,24 @@ struct TapPlan {
   bool sorts;  // whether tiles of nodes with long lists come first
 };
 
-// How a kernel cuts a TapGemm. Tiles have kBoxes * kBoxRows rows, which kConsumers warpgroups share. A team is those
+// How a kernel cuts a TapGemm. Tiles have kRowCount rows, which kConsumers warpgroups share. A team is those
 // and the warp or, for rows, the warpgroups that load for them. With resident weights a block has two teams, each with
 // tiles of its own, and all slots' matrices lie in shared memory from start to end: a third less to load for tiles of
 // 64 columns, which loads bound.
-template <typename Element, bool kIsTransposed, Source kFrom, int kBoxCount, int kConsumerCount, int kColumnCount,
+template <typename Element, bool kIsTransposed, Source kFrom, int kRowCount, int kConsumerCount, int kColumnCount,
           bool kIsResident = false, int kBlocksOfTile = 1>
 struct TapShape {
   using T = Element;
   static constexpr int kSplit = kBlocksOfTile;  // of one cluster
   static constexpr bool kTransposed = kIsTransposed, kResident = kIsResident;
   static constexpr Source kSource = kFrom;
-  static constexpr int kBoxes = kBoxCount, kConsumers = kConsumerCount, kColumns = kColumnCount;
-  static constexpr int kRows = kBoxes * kBoxRows;
+  static constexpr int kRows = kRowCount, kConsumers = kConsumerCount, kColumns = kColumnCount;
+  static constexpr bool kOnlyPixels = kRows % kBoxRows != 0;
+  static constexpr int kBoxes = kRows / kBoxRows;  // of tables
   static constexpr int kBlocks = kRows / 64 / kConsumers;  // of 64 rows, in a consumer's sums
+
+  // Of one product. 512 threads have 128 registers each until they shift them, too few for a product of 256 columns.
+  static constexpr int kProductColumns = kConsumers > 2 ? 128 : kColumns;
 
   static constexpr int kTeams = kResident ? 2 : 1;
   static constexpr int kConsumerThreads = 128 * kConsumers;  // of a team
@@ -62,12 +66,14 @@ struct TapShape {
   static constexpr int kThreads = kTeams * kConsumerThreads + kLastThreads;
   // Of a thread: the last warpgroups leave most of their share to the consumers. More than the block was given, 168
   // with 384 threads, 128 with 512 or two blocks of 256, would wait for ever.
-  static constexpr int kProducerRegisters = kSource != Source::kRows ? (kThreads == 256 ? 64 : 72)
-                                            : kListsApart            ? 72
-                                                                     : 104;
-  static constexpr int kConsumerRegisters = kSource != Source::kRows ? (kThreads == 256 ? 192 : 216)
-                                            : kListsApart            ? 184
-                                                                     : 200;
+  static constexpr int kProducerRegisters = kOnlyPixels                ? 32
+                                            : kSource != Source::kRows ? (kThreads == 256 ? 64 : 72)
+                                            : kListsApart              ? 72
+                                                                       : 104;
+  static constexpr int kConsumerRegisters = kOnlyPixels                ? 160
+                                            : kSource != Source::kRows ? (kThreads == 256 ? 192 : 216)
+                                            : kListsApart              ? 184
+                                                                       : 200;
   static constexpr int kGivenRegisters = kThreads == 384 ? 168 : 128;
   static_assert(kConsumerRegisters * (kThreads - kLastThreads) + kProducerRegisters * kLastThreads <=
                 kGivenRegisters * kThreads);
@@ -81,15 +87,20 @@ struct TapShape {
   static constexpr int kBytesA = kRows * kStepDepth * 2, kBytesB = kResident ? 0 : kSlotBytes;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   // Two where nothing else runs on the multiprocessor while a tile is written.
-  static constexpr bool kIsLargest = kSource == Source::kBoxes && kRows * kColumns == 128 * 256;
-  static constexpr int kResults = kIsLargest ? 2 : 1, kResultBytes = kConsumers * 4 * kResults * kStoredRows * 128;
+  static constexpr bool kIsLargest = kSource == Source::kBoxes && kRows * kColumns >= 128 * 256;
+  static constexpr int kResults = kIsLargest ? 2 : 1, kLineBytes = kConsumers * 4 * kResults * kStoredRows * 128;
+  // Whether the lines of results lie in a stage of the ring, behind a tile's last step: with room for them besides,
+  // there would be a stage less.
+  static constexpr bool kLendsStage = kOnlyPixels;
+  static constexpr int kResultBytes = kLendsStage ? 0 : kLineBytes;
+  static_assert(kLineBytes <= kStageBytes);
   static constexpr int kTailBytes = 512, kRowBytes = kSource == Source::kRows ? 25200 : 0;
   static constexpr int kTeamAlignment = kTeams > 1 ? kAlignment : 16;
   static constexpr int kEndBytes =
       (kResultBytes + kTailBytes + kRowBytes + kTeamAlignment - 1) / kTeamAlignment * kTeamAlignment;
   static constexpr int kLimit = (228 << 10) / kBlocksOfMultiprocessor - 1024;  // a block's own 1024 bytes count too
   // Lists that are sorted at most; with the largest tiles, what room there is.
-  static constexpr int kSortedNodes = kSource == Source::kRows ? 0 : kIsLargest ? 768 : 2048;
+  static constexpr int kSortedNodes = kSource == Source::kRows || kOnlyPixels ? 0 : kIsLargest ? 768 : 2048;
   static constexpr int kOrderBytes = kSortedNodes * 2;
   static constexpr int kRoom = ((kLimit - kAlignment - kWeightBytes - kOrderBytes) / kTeams - kEndBytes) / kStageBytes;
   static constexpr int kStages = kRoom < 8 ? kRoom : 8;

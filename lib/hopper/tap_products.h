@@ -26,7 +26,11 @@ class Consumer {
       const RowEnd end = Multiply();
       if (Shape::kSource == Source::kBoxes && end.unwritten) continue;
       if constexpr (Shape::kSplit > 1) split.Add(sums_, &place_);
-      writer_.Write(tile, sums_, end.unwritten, end.dead);
+      if constexpr (Shape::kLendsStage) {
+        WriteFromStage(tile, end);
+      } else {
+        writer_.Write(tile, sums_, end.unwritten, end.dead);
+      }
     }
     writer_.Finish();
   }
@@ -78,6 +82,19 @@ class Consumer {
     return end;
   }
 
+  // Writes a tile by way of the stage behind its last step, which the producer leaves free.
+  KNNCONV_DEVICE void WriteFromStage(const TapTile& tile, const RowEnd& end) {
+    const int stage = place_.stage;
+    pipe_.Full(stage).Wait(place_.parity);
+    place_.Advance();
+    writer_.UseLines(pipe_.A(stage));
+    writer_.Write(tile, sums_, end.unwritten, end.dead);
+    FenceAsyncProxy();  // copies follow
+    __syncwarp();
+    writer_.Finish();
+    Release(stage);
+  }
+
   // Whether a step has weights: that of a tile without taps has none.
   KNNCONV_DEVICE static bool HasSlot(const StepNote& note) { return note.slot < kResidentSlots; }
 
@@ -93,9 +110,14 @@ class Consumer {
 #pragma unroll
     for (int block = 0; block < Shape::kBlocks; ++block) {
       constexpr uint64_t kBlockAdvance = 64 * kStepDepth * 2 / 16;
-      MultiplyAdd<typename Shape::T, Shape::kColumns, Major::kK, kMajorB>(
-          sums_[block], a + block * kBlockAdvance + slice * kDepthAdvance<Major::kK>,
-          b + slice * kDepthAdvance<kMajorB>);
+      constexpr int kN = Shape::kProductColumns, kColumnAdvance = kStepDepth * 2 / 16;
+#pragma unroll
+      for (int first = 0; first < Shape::kColumns; first += kN) {
+        MultiplyAdd<typename Shape::T, kN, Major::kK, kMajorB>(
+            reinterpret_cast<float(&)[kN / 2]>(sums_[block][first / 2]),
+            a + block * kBlockAdvance + slice * kDepthAdvance<Major::kK>,
+            b + first * kColumnAdvance + slice * kDepthAdvance<kMajorB>);
+      }
     }
   }
 

@@ -22,6 +22,9 @@ class TileWriter {
         first_row_(warp_ / 4 * Shape::kBlocks * 64),
         own_row_(first_row_ + lane_ / 16 % Shape::kBlocks * 64 + warp_ % 4 * 16 + lane_ % 16), lines_(results) {}
 
+  // Other lines from here on.
+  KNNCONV_DEVICE void UseLines(char* results) { lines_ = results; }
+
   KNNCONV_DEVICE int first_row() const { return first_row_; }
   KNNCONV_DEVICE int own_row() const { return own_row_; }
 
@@ -40,7 +43,7 @@ class TileWriter {
     }
   }
 
-  // Before the block ends.
+  // Before the block ends, or somebody else uses the lines.
   KNNCONV_DEVICE void Finish() const {
     if (lane_ == 0) WaitForStoresToRead<0>();
   }
@@ -185,7 +188,7 @@ class TileWriter {
   const int warp_, lane_;
   const int first_row_;  // of the warpgroup
   const int own_row_;    // the row of the tile whose place in the result this lane looks up
-  char* const lines_;
+  char* lines_;
   int results_ = 0;
   const float* bias_ = nullptr;  // of the tile's group
 };
