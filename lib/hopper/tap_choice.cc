@@ -30,7 +30,7 @@ constexpr FormCost kBoxForms[] = {
     {{Source::kBoxes, 128, 128}, {0.82, 3.1}, {0.67, 4.2}},
     {{Source::kBoxes, 256, 128}, {0.66, 4.7}, {0.58, 4.4}},
     {{Source::kBoxes, 128, 192}, {0.64, 0.8}, {0.49, 3.5}},
-    {{Source::kBoxes, 128, 256}, {0.665, 3.6}, {0.56, 5.1}},
+    {{Source::kBoxes, 128, 256}, {0.665, 3.6}, {0.56, 4.5}},
     {{Source::kBoxes, 192, 256}, {}, {0.75, 16.5}},
     {{Source::kBoxes, 128, 128, false, 2}, {0.82, 5.1}, {}},
     {{Source::kBoxes, 128, 192, false, 2}, {0.64, 2.8}, {}},
@@ -40,7 +40,7 @@ constexpr double kAlone = 0.7;  // a tile alone on a multiprocessor, of the time
 // Whether there are such tiles, and less than 64 of their columns do not exist.
 bool HasForm(const gpu::TapGemm& gemm, const TileForm& tile) {
   if (tile.columns > 64 && tile.columns - gemm.columns >= 64) return false;
-  if (tile.rows == 192 && gemm.kind != gpu::Taps::kWindow) return false;
+  if (IsOfPixels(tile) && gemm.kind != gpu::Taps::kWindow) return false;
   return (tile.columns != 96 || HasTile96(gemm)) && (tile.split == 1 || CanSplit(gemm));
 }
 

@@ -29,6 +29,9 @@ struct TileForm {
   int split = 1;
 };
 
+// Whether such tiles are of pixels alone: a table's are whole boxes.
+inline bool IsOfPixels(const TileForm& tile) { return tile.rows % kBoxRows != 0; }
+
 // Groups of a TapGemm: what lies between one of them and the next, 0 where they share it.
 struct TapGroups {
   int32_t count = 1;

@@ -28,21 +28,6 @@ gpu::Status LaunchKernel(const gpu::LaunchSite& site, TapPlan plan, int multipro
   const int64_t blocks = plan.tiles <= multiprocessors ? plan.tiles : at_once;
   plan.row_of_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, multiprocessors));
   plan.sorts = Sorts<Shape>(plan, multiprocessors);
-  if (getenv("EARLY") != nullptr && Shape::kBlocksOfMultiprocessor == 1 && !site.prepare && blocks > 0) {
-    KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<kKernel, kSharedBytes>(site, 0, Shape::kThreads, plan)));
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(blocks));
-    config.blockDim = dim3(Shape::kThreads);
-    config.dynamicSmemBytes = kSharedBytes;
-    config.stream = site.stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, kKernel, plan));
-    return {};
-  }
   return gpu::Launch<kKernel, kSharedBytes>(site, blocks, Shape::kThreads, plan);
 }
 
@@ -126,7 +111,7 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
         return LaunchShape<TapShape<T, kTransposed, Source::kRows, 128, 2, 256>>(site, plan, multiprocessors);
     }
   }
-  if (form.rows == 192) {
+  if (IsOfPixels(form)) {
     return LaunchShape<TapShape<T, kTransposed, Source::kBoxes, 192, 3, 256>>(site, plan, multiprocessors);
   }
   if (form.rows == 2 * kBoxRows) {

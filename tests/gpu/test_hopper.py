@@ -77,6 +77,27 @@ def test_dense(shape, dtype, out_dtype):
     _check(dx, oracle.dense_dinput, (g, weight), out_dtype, input_size=size, **window)
 
 
+def test_rows_of_large_tiles_have_the_bits_of_small_ones():
+    """On 132 multiprocessors the whole batch has tiles of 192 rows, and few of its images others."""
+    batch, h, w, c, o, few = 73, 16, 15, 200, 208, [0, 1, 40, 72]
+    window = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    rng = np.random.default_rng(0)
+    x, g = calls.normal(rng, (batch, h, w, c), BF16), calls.normal(rng, (batch, h, w, o), BF16)
+    weight, bias = calls.normal(rng, (3, 3, c, o), BF16, 0.03), calls.normal(rng, (o,), F32)
+
+    def forward(x):
+        return calls.dense_forward(x, weight, bias, output_size=(h, w), out_dtype=F32, kernel="hopper", **window)
+
+    def dinput(g):
+        return calls.dense_dinput(g, weight, input_size=(h, w), out_dtype=F32, kernel="hopper", **window)
+
+    y, dx = forward(x)[few], dinput(g)[few]
+    _check(y, oracle.dense_forward, (x[few], weight, bias), F32, output_size=(h, w), **window)
+    _check(dx, oracle.dense_dinput, (g[few], weight), F32, input_size=(h, w), **window)
+    np.testing.assert_array_equal(y, forward(x[few]))
+    np.testing.assert_array_equal(dx, dinput(g[few]))
+
+
 @pytest.mark.parametrize("batch", [1, 70])
 def test_nothing_reads_what_holes_hide(batch):  # cases 8 to 10
     """Junk indices stand for holes, and NaN in a row that no tap reads stays there."""

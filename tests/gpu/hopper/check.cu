@@ -132,7 +132,7 @@ bool Has(const Problem& p, const TileForm& form) {
   if (form.resident && !knnconv::hopper::CanStay(p.gemm)) return false;
   if (form.split > 1 && !knnconv::hopper::CanSplit(p.gemm)) return false;
   if (form.columns == 96 && !knnconv::hopper::HasTile96(p.gemm)) return false;
-  if (form.rows == 192 && p.c.kind != Taps::kWindow) return false;
+  if (knnconv::hopper::IsOfPixels(form) && p.c.kind != Taps::kWindow) return false;
   if (form.source == Source::kCells) return p.c.kind == Taps::kSources && p.c.type == Element::kBF16;
   return p.c.kind != Taps::kWindow || form.source == Source::kBoxes;
 }
@@ -195,7 +195,6 @@ int main(int argc, char** argv) {
     double best = 1e9;
     for (const TileForm& form : kForms) {
       if (form.columns > 64 && form.columns >= 2 * c.columns) continue;
-      if (getenv("LARGE") && (form.split > 1 || form.rows * form.columns < 24576)) continue;
       if (!Has(p, form) || (c.batch < 10 && c.kind != Taps::kWindow && form.source == Source::kBoxes)) continue;
       if (form.source != Source::kBoxes && c.batch > 40) continue;
       const double ms = Time(p, form);
