@@ -139,8 +139,8 @@ inline std::vector<Case> ValueCases() {
       add(Dinput(Dense("dense 5x5 s3 d2", 3, 31, 29, 64, 72, 5, 3, 4, 2)), type, out, 0, false);
       add(Dinput(Dense("dense 3x3 p-1", 3, 14, 11, 64, 64, 3, 1, -1)), type, out, 0, false);
       // More tiles than multiprocessors, of each height.
-      add(Dense("dense 3x3, many", 27, 31, 31, 72, 72, 3, 1, 1), type, out, 0, false);
-      add(Dinput(Dense("dense 3x3 s2, many", 27, 31, 31, 72, 72, 3, 2, 1)), type, out, 0, false);
+      add(Dense("dense 3x3, many", 27, 31, 31, 16, 72, 3, 1, 1), type, out, 0, false);
+      add(Dinput(Dense("dense 3x3 s2, many", 27, 31, 31, 72, 16, 3, 2, 1)), type, out, 0, false);
       for (const Case& c : GroupCases()) add(c, type, out, c.kind == Taps::kWindow ? 0 : 0.2, zero && !c.transposed);
     }
   }

@@ -118,14 +118,16 @@ double Time(Problem& p, const TileForm& form, bool hubs = false) {
 const TileForm kForms[] = {
     {Source::kBoxes, 128, 64},  {Source::kBoxes, 256, 64},  {Source::kBoxes, 128, 128},
     {Source::kBoxes, 256, 128}, {Source::kBoxes, 128, 192}, {Source::kBoxes, 128, 256},
-    {Source::kBoxes, 192, 256},
-    {Source::kBoxes, 128, 96},  {Source::kBoxes, 128, 128, false, 2}, {Source::kBoxes, 128, 192, false, 2},
+    {Source::kBoxes, 192, 256}, {Source::kBoxes, 128, 96},
+    {Source::kBoxes, 128, 128, false, 2}, {Source::kBoxes, 128, 192, false, 2},
     {Source::kRows, 128, 64},   {Source::kRows, 128, 128},  {Source::kRows, 128, 256},
     {Source::kCells, 128, 64},  {Source::kCells, 128, 128}, {Source::kCells, 128, 256},
     {Source::kBoxes, 128, 64, true},
 };
 
-bool IsNarrowest(const TileForm& form) { return form.rows == 128 && form.columns == 64; }
+bool IsNarrowest(const TileForm& form) {
+  return (form.rows == 128 && form.columns == 64) || knnconv::hopper::IsOfPixels(form);
+}
 
 // Whether a problem has tiles of this form.
 bool Has(const Problem& p, const TileForm& form) {
