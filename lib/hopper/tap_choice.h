@@ -19,10 +19,10 @@ enum class Source {
 };
 
 // A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns, or 96 where
-// the weight is transposed and has as many or less; of pixels, 192 rows and 256 columns, too. kRows and kCells: 128 rows
-// and 64, 128 or 256 columns; for tables alone. resident: all weights stay in shared memory; kBoxes, 128 rows and 64
-// columns, where CanStay. split: blocks, of one cluster, that share the steps of a tile: 2 with kBoxes, 128 rows and 128
-// or 192 columns, where CanSplit.
+// the weight is transposed and has as many or less; of pixels, 192 rows and 256 columns, too. kRows and kCells: 128
+// rows and 64, 128 or 256 columns; for tables alone. resident: all weights stay in shared memory; kBoxes, 128 rows and
+// 64 columns, where CanStay. split: blocks, of one cluster, that share the steps of a tile: 2 with kBoxes, 128 rows and
+// 128 or 192 columns, where CanSplit.
 struct TileForm {
   Source source;
   int rows, columns;
