@@ -75,35 +75,20 @@ class BoxFeeder {
     place_.Advance();
   }
 
-  // The pixels of a tile that its first tap reads, and its taps.
-  struct PixelSpan {
-    const CUtensorMap* map;
-    int image, h, w;
-    PixelLine vertical, horizontal;
-
-    KNNCONV_DEVICE int taps() const { return vertical.count * horizontal.count; }
-  };
-
-  KNNCONV_DEVICE PixelSpan PixelsOf(const TapTile& tile) const {
-    const PixelClass& pixels = plan_.classes[tile.pixel_class];
-    const PixelPlace first = PlaceOf(pixels, tile.row_tile * Shape::kRows);
-    const int group = plan_.groups.source_rows > 0 ? tile.group : 0;
-    return {&plan_.source[tile.pixel_class],
-            static_cast<int>(first.image + group * plan_.gemm.batch),
-            pixels.corner[0] + first.i * gpu::StepOf(plan_.gemm.window, 0),
-            pixels.corner[1] + first.j * gpu::StepOf(plan_.gemm.window, 1),
-            pixels.line[0],
-            pixels.line[1]};
-  }
-
   KNNCONV_DEVICE void RunWindow() {
     const int32_t kernel_width = plan_.gemm.window.kernel[1];
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
       const TapTile tile = walk_.Tile(turn);
       if (walk_.IsEmpty(tile)) continue;
-      const PixelSpan span = PixelsOf(tile);
-      const PixelLine vertical = span.vertical, horizontal = span.horizontal;
-      const int taps = span.taps();
+      const PixelClass& pixels = plan_.classes[tile.pixel_class];
+      const PixelPlace first = PlaceOf(pixels, tile.row_tile * Shape::kRows);
+      const int group = plan_.groups.source_rows > 0 ? tile.group : 0;
+      const auto image = static_cast<int>(first.image + group * plan_.gemm.batch);
+      const int h = pixels.corner[0] + first.i * gpu::StepOf(plan_.gemm.window, 0);
+      const int w = pixels.corner[1] + first.j * gpu::StepOf(plan_.gemm.window, 1);
+      const PixelLine vertical = pixels.line[0], horizontal = pixels.line[1];
+      const CUtensorMap* map = &plan_.source[tile.pixel_class];
+      const int taps = vertical.count * horizontal.count;
       for (int i = 0, tap = 0; i < vertical.count; ++i) {
         for (int j = 0; j < horizontal.count; ++j, ++tap) {
           const int slot = (vertical.slot + i * vertical.slot_step) * kernel_width + horizontal.slot +
@@ -111,33 +96,16 @@ class BoxFeeder {
           const int offset_h = vertical.offset + i * vertical.offset_step;
           const int offset_w = horizontal.offset + j * horizontal.offset_step;
           LoadTap(tile, slot, {tap == taps - 1, false, 0, 0}, 0, steps_, [&](char* to, Barrier* full, int channel) {
-            LoadPixels(to, span.map, full, channel, span.w, span.h, span.image, offset_w, offset_h);
+            LoadPixels(to, map, full, channel, w, h, image, offset_w, offset_h);
           });
-#ifndef NOPREF
-          if (tap == taps / 2) PrefetchTile(turn + 1);
-#endif
         }
       }
       if (taps == 0) {  // zeros, from beyond the last image
         LoadTap(tile, gpu::kHole, {true, false, 0, 0}, 0, steps_, [&](char* to, Barrier* full, int channel) {
-          LoadPixels(to, span.map, full, channel, 0, 0, static_cast<int>(plan_.images), 0, 0);
+          LoadPixels(to, map, full, channel, 0, 0, static_cast<int>(plan_.images), 0, 0);
         });
       }
       if constexpr (Shape::kLendsStage) LendStage();
-    }
-  }
-
-  // Lets L2 fetch what the first tap of a tile reads: where all multiprocessors begin a tile at a time, memory is too
-  // slow for them.
-  KNNCONV_DEVICE void PrefetchTile(int64_t turn) const {
-    if (!walk_.Has(turn)) return;
-    const TapTile tile = walk_.Tile(turn);
-    if (walk_.IsEmpty(tile)) return;
-    const PixelSpan span = PixelsOf(tile);
-    if (span.taps() == 0) return;
-    for (int step = 0; step < steps_; ++step) {
-      PrefetchPixels(span.map, step * kStepDepth, span.w, span.h, span.image, span.horizontal.offset,
-                     span.vertical.offset);
     }
   }
 

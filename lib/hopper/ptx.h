@@ -148,15 +148,6 @@ KNNCONV_DEVICE void LoadPixels(void* to, const CUtensorMap* map, Barrier* barrie
       : "memory");
 }
 
-// The same as far as L2, for a copy that follows later.
-KNNCONV_DEVICE void PrefetchPixels(const CUtensorMap* map, int channel, int w, int h, int n, int offset_w,
-                                   int offset_h) {
-  asm volatile(
-      "cp.async.bulk.prefetch.tensor.4d.L2.global.im2col [%0, {%1, %2, %3, %4}], {%5, %6};" ::"l"(map), "r"(channel),
-      "r"(w), "r"(h), "r"(n), "h"(static_cast<uint16_t>(offset_w)), "h"(static_cast<uint16_t>(offset_h))
-      : "memory");
-}
-
 // Stores the box at `from` to the coordinates; what lies outside the tensor is left out. The caller's latest stores
 // make a batch when it commits them. The caller's own writes to the box need FenceAsyncProxy first.
 KNNCONV_DEVICE void StoreBox(const CUtensorMap* map, const void* from, int c0, int c1) {
