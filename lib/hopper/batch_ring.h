@@ -22,8 +22,8 @@ struct BatchRing {
   // By one thread; the block has to synchronise afterwards.
   KNNCONV_DEVICE void Init() {
     for (int i = 0; i < kBatches; ++i) {
-      full[i].Init(4);  // warps
-      empty[i].Init(4);
+      full[i].Init(4 * kWarpArrivals);
+      empty[i].Init(4 * kWarpArrivals);
     }
     FenceBarrierInit();
   }
@@ -39,8 +39,7 @@ KNNCONV_DEVICE void LayOutTiles(Lister lister, Ring& ring, const Walk& walk) {
     while (!last) {
       ring.empty[place.stage].Wait(place.parity ^ 1);
       last = lister.LayOut(ring.batch[place.stage]);
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) ring.full[place.stage].Arrive();
+      ring.full[place.stage].ArriveAsWarp();
       place.Advance();
       lister.EndRound();
     }
@@ -60,8 +59,7 @@ class QueuedBatches {
     return ring_.batch[place_.stage];
   }
   KNNCONV_DEVICE void Give() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) ring_.empty[place_.stage].Arrive();
+    ring_.empty[place_.stage].ArriveAsWarp();
     place_.Advance();
   }
   KNNCONV_DEVICE void Finish() const {}

@@ -80,8 +80,7 @@ class CellFeeder {
       pipe_.Span(stage, row) = own;
       if (row == 0) pipe_.Note(stage) = StepNote{ends, false, 0, 0}.Pack();
       if (ends && lane_ == 0) pipe_.Unwritten(stage, row / 32) = batch.unwritten[warp_];
-      __syncwarp();
-      if (lane_ == 0) full.Arrive();
+      full.ArriveAsWarp();
       pipe_.EmptyWeights(weights_.stage).Wait(weights_.parity ^ 1);  // all warps, so that none is a round ahead
       if (lane_ == 0 && warp_ == static_cast<int>(loader_)) {
         Barrier& full_weights = pipe_.FullWeights(weights_.stage);

@@ -103,8 +103,9 @@ class CellPipe {
   KNNCONV_DEVICE void Init() {
     for (half_ = 0; half_ < Shape::kConsumers; ++half_) {
       for (int i = 0; i < kStages; ++i) {
-        Full(i).Init(64 + 2);  // each producer's copies, and once more each of their warps, after what they write
-        Empty(i).Init(4);
+        // Each producer's copies, and once more each of their warps, after what they write.
+        Full(i).Init(64 + 2 * kWarpArrivals);
+        Empty(i).Init(4 * kWarpArrivals);
       }
     }
     for (int i = 0; i < Shape::kWeightStages; ++i) {

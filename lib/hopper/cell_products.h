@@ -59,8 +59,7 @@ class CellConsumer {
         Split(lines, next_high, next_low);
         KeepFinite(next_low);
       }
-      __syncwarp();
-      if (lane_ == 0) pipe_.Empty(stage).Arrive();
+      pipe_.Empty(stage).ArriveAsWarp();
       place_.Advance();
 
       WaitForProducts<0>();

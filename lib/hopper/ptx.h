@@ -17,6 +17,14 @@ KNNCONV_DEVICE uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// Arrivals of a warp at a barrier (ArriveAsWarp). racecheck does not see that __syncwarp orders the lanes' accesses
+// before the arrival of one of them (tests/gpu/hopper/warp_arrival.cu): in builds for it every lane arrives.
+#ifdef KNNCONV_LANES_ARRIVE
+inline constexpr int kWarpArrivals = 32;
+#else
+inline constexpr int kWarpArrivals = 1;
+#endif
+
 // A barrier in shared memory, in phase 0 after Init. A phase ends when `arrivals` threads have arrived and all bytes
 // that were announced have been written.
 struct alignas(8) Barrier {
@@ -28,6 +36,16 @@ struct alignas(8) Barrier {
 
   KNNCONV_DEVICE void Arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(this)) : "memory");
+  }
+
+  // Arrives for the warp: what its lanes read and wrote before is done when the phase ends.
+  KNNCONV_DEVICE void ArriveAsWarp() {
+    if constexpr (kWarpArrivals == 32) {
+      Arrive();
+    } else {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) Arrive();
+    }
   }
 
   // Arrives and announces bytes that copies will write.
