@@ -22,13 +22,14 @@ _REPORTS = 10  # lines printed on the way
 
 
 def _parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="cifar-10-python.tar.gz or the folder cifar-10-batches-py")
+    formatter = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=formatter)
+    parser.add_argument("--data", type=Path, help="cifar-10-python.tar.gz or cifar-10-batches-py; synthetic without")
     parser.add_argument("--backend", choices=BACKENDS, default="knnconv", help="whose convolutions")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="of computation")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=100, help="of training")
+    parser.add_argument("--batch", type=int, default=256, help="images of a step")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights and the images' order")
     options = parser.parse_args(arguments)
     for name in ("steps", "batch"):
         if getattr(options, name) < 1:

@@ -28,9 +28,10 @@ import jax_knnconv
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=[*MODELS, "both"], default="both")
-    parser.add_argument("--epochs", type=int, default=25)
+    formatter = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=formatter)
+    parser.add_argument("--model", choices=[*MODELS, "both"], default="both", help="which networks to train")
+    parser.add_argument("--epochs", type=int, default=25, help="of training")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the batches' order")
     parser.add_argument("--target", type=float, default=0.95, help="lowest test accuracy that counts as success")
     parser.add_argument("--out", type=Path, default=Path("runs/digits"), help="folder for the results")

@@ -106,11 +106,12 @@ def mean_square(difference: jax.Array, is_node: jax.Array) -> jax.Array:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--devices", type=int, default=8)
+    formatter = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=formatter)
+    parser.add_argument("--devices", type=int, default=8, help="over which nodes are sharded; virtual ones on a CPU")
     parser.add_argument("--level", type=int, default=4, help="of the icosphere: 10 * 4**level + 2 nodes")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=300, help="of training")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights and the fields")
     parser.add_argument("--target", type=float, default=0.5, help="highest error, as a part of that of no change")
     options = parser.parse_args(arguments)
     for name, least in (("devices", 1), ("level", 1), ("steps", 1)):

@@ -8,6 +8,7 @@ import numpy as np
 
 from jax_knnconv._readiness import IMPLEMENTATIONS
 from jax_knnconv.config import KernelConfig
+from jax_knnconv.table import NeighborTable
 
 
 def implementation(value: Any) -> str:
@@ -40,6 +41,25 @@ def same(name: str, got: Any, other: str, expected: Any) -> None:
     """Two sizes that must agree."""
     if got != expected:
         raise ValueError(f"{name} must equal {other}: got {got}, expected {expected}")
+
+
+def table(value: Any) -> NeighborTable:
+    """A table and nothing else."""
+    if not isinstance(value, NeighborTable):
+        hint = ": NeighborTable(indices, num_inputs=...) makes one of indices" if hasattr(value, "shape") else ""
+        raise TypeError(f"table must be a NeighborTable, got {type(value).__name__}{hint}")
+    return value
+
+
+def rows(name: str, value: Any, layout: str, expected: int, of: str, groups: tuple[int, ...]) -> None:
+    """An operand [..., rows, channels] of so many rows; it begins with the table's `groups`."""
+    rank(name, value, 2, layout)
+    same(f"{name}'s rows (its second to last dimension)", value.shape[-2], of, expected)
+    if value.ndim - 2 < len(groups) or tuple(value.shape[: len(groups)]) != tuple(groups):
+        raise ValueError(
+            f"{name} must begin with the table's dimensions {tuple(groups)}, one table a sample; "
+            f"got shape {tuple(value.shape)}"
+        )
 
 
 def bias(value: Any, columns: Any) -> None:

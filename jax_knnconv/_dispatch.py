@@ -46,11 +46,11 @@ class Handler(NamedTuple):
         return self.passes(*operands, **static)
 
 
-def _lower_fallback(handler: Handler, ctx: Any, operands: Sequence[Any], static: dict[str, Any]) -> Any:
+def _lower_jax(function: Callable[..., Any], ctx: Any, operands: Sequence[Any], static: dict[str, Any]) -> Any:
     # A shard computes by itself: the axes over which its operands vary are no concern of the function, nor is the mesh
     # around: under Explicit axes arrays would carry shardings, which mean nothing in a program of one device.
     local = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
-    function = functools.partial(handler.fallback, **static)
+    function = functools.partial(function, **static)
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         return mlir.lower_fun(function, multiple_results=True)(ctx.replace(avals_in=local), *operands)
 
@@ -107,7 +107,7 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
             values = _ffi.lower_call(operation, full, *given, **attributes, **forced)
             return values[: len(ctx.avals_out)]
         warn_once(f"the compiled {operation}", platform, reason, _PURE_JAX)
-    return _lower_fallback(handler, ctx, operands, static)
+    return _lower_jax(handler.fallback, ctx, operands, static)
 
 
 def _cast(ctx: Any, operand: Any, aval: Any, dtype: Any) -> Any:
@@ -119,14 +119,14 @@ def _cast(ctx: Any, operand: Any, aval: Any, dtype: Any) -> Any:
     return value
 
 
-def handler_primitive(handler: Handler) -> Primitive:
-    """The primitive of one handler call, lowered by platform."""
-    primitive = Primitive(f"{handler.operation}_call")
+def _compiled_primitive(name: str, results: Callable[..., Sequence[jax.ShapeDtypeStruct]]) -> Primitive:
+    """A primitive that exists in compiled programs only; its lowering is still to be registered."""
+    primitive = Primitive(name)
     primitive.multiple_results = True
 
-    def abstract_eval(*operands: Any, implementation: str, **static: Any) -> list[Any]:
+    def abstract_eval(*operands: Any, implementation: str = "auto", **static: Any) -> list[Any]:
         del implementation
-        return [result_type(s.shape, s.dtype, operands) for s in handler.results(*operands, **static)]
+        return [result_type(s.shape, s.dtype, operands) for s in results(*operands, **static)]
 
     primitive.def_abstract_eval(abstract_eval)
 
@@ -135,11 +135,36 @@ def handler_primitive(handler: Handler) -> Primitive:
         return primitive.bind(*operands, **dict(static))
 
     def impl(*operands: Any, **static: Any) -> Any:
-        # Under disable_jit and debug_nans JAX evaluates one primitive after the other; this one only exists compiled.
+        # Under disable_jit and debug_nans JAX evaluates one primitive after the other.
         with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
             return evaluate(*operands, static=tuple(static.items()))
 
     primitive.def_impl(impl)
+    return primitive
+
+
+def jax_primitive(
+    name: str, results: Callable[..., Sequence[jax.ShapeDtypeStruct]], function: Callable[..., Sequence[jax.Array]]
+) -> Primitive:
+    """The primitive of a call that is pure JAX on every platform.
+
+    Args:
+      name: the primitive's.
+      results: (*operands, **static) -> shapes of the results.
+      function: (*operands, **static) -> results. It is traced when a program is lowered, as one device computes it.
+    """
+    primitive = _compiled_primitive(name, results)
+
+    def lower(ctx: Any, *operands: Any, **static: Any) -> Any:
+        return _lower_jax(function, ctx, operands, static)
+
+    mlir.register_lowering(primitive, lower)
+    return primitive
+
+
+def handler_primitive(handler: Handler) -> Primitive:
+    """The primitive of one handler call, lowered by platform."""
+    primitive = _compiled_primitive(f"{handler.operation}_call", handler.results)
     for platform in _ffi.FFI_PLATFORMS:
         mlir.register_lowering(primitive, functools.partial(_lower, handler, platform), platform=platform)
 
@@ -147,7 +172,7 @@ def handler_primitive(handler: Handler) -> Primitive:
         if implementation not in ("auto", "xla"):
             reason = f"implementation {implementation!r} does not exist on it"
             warn_once(f"the compiled {handler.operation}", "this platform", reason, _PURE_JAX)
-        return _lower_fallback(handler, ctx, operands, static)
+        return _lower_jax(handler.fallback, ctx, operands, static)
 
     mlir.register_lowering(primitive, lower_elsewhere)
     return primitive

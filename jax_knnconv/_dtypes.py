@@ -23,7 +23,9 @@ class Dtypes(NamedTuple):
 def as_operand(name: str, value: Any) -> jax.Array:
     """An array of one of the three floating types: integers, bools and float64 become float32."""
     if not hasattr(value, "dtype"):
-        value = np.asarray(value)
+        given, value = value, np.asarray(value)
+        if value.dtype == object:
+            raise TypeError(f"{name} must be an array of {_NAMES}, got {type(given).__name__}")
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub":
         value = value.astype(np.float32)  # before jax makes 32-bit integers of 64-bit ones
     try:

@@ -103,21 +103,40 @@ def register_installed() -> None:
 def _load(platform: str) -> Backend:
     if platform not in FFI_PLATFORMS:
         return _missing(f"jax_knnconv has no compiled module for platform {platform!r}")
+    name = f"jax_knnconv._{platform}"
     try:
-        module = importlib.import_module(f"jax_knnconv._{platform}")
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            return _missing(f"the compiled module {name} does not load: {error}")
+        return _missing(_how_to_get(platform))
     except ImportError as error:
-        return _missing(f"the compiled module jax_knnconv._{platform} does not load: {error}")
+        return _missing(f"the compiled module {name} does not load: {error}")
     built, runtime = tuple(module.ffi_version()), runtime_version()
     if runtime is not None and (built[0] != runtime[0] or built[1] > runtime[1]):
         return _missing(
-            f"jax_knnconv._{platform} was built for XLA FFI {built[0]}.{built[1]}, but the installed jaxlib "
+            f"{name} was built for XLA FFI {built[0]}.{built[1]}, but the installed jaxlib "
             f"{jaxlib.__version__} speaks {runtime[0]}.{runtime[1]}: build against an older jaxlib or install a newer "
             "one"
         )
     targets = module.registrations()
-    for name, handler in targets.items():
-        jax.ffi.register_ffi_target(name, handler, platform=FFI_PLATFORMS[platform], api_version=1)
+    for target, handler in targets.items():
+        jax.ffi.register_ffi_target(target, handler, platform=FFI_PLATFORMS[platform], api_version=1)
     return Backend(module, frozenset(targets), frozenset(module.implementations()), None)
+
+
+def _how_to_get(platform: str) -> str:
+    """Why a module that is not there is not there, most likely."""
+    folder = pathlib.Path(__file__).parent
+    missing = f"there is no compiled module _{platform} in {folder}"
+    if (folder.parent / "CMakeLists.txt").exists():
+        return (
+            f"{missing}, the package's source folder. What pip has installed is imported from any other working "
+            'directory, and here by "python -P"'
+        )
+    if platform == "cpu":
+        return f"{missing}: install the package anew"
+    return f"{missing}: it was installed without; JAX_KNNCONV_{platform.upper()}=on pip install . builds it, in a clone"
 
 
 def lower_call(operation: str, ctx: Any, *operands: Any, **attributes: Any) -> Any:

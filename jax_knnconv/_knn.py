@@ -11,19 +11,9 @@ from jax_knnconv._bilinear import Family
 from jax_knnconv._calls import Operation, Pass, make_calls
 from jax_knnconv._knn_shards import of_shard
 from jax_knnconv._xla import knn as xla
-from jax_knnconv.table import NeighborTable
+from jax_knnconv.table import LEAVES, NeighborTable
 
-# What a table hands to the primitives, in this order; the handlers take parts of it (docs/handlers.md).
-OPERANDS = (
-    "indices",
-    "slots",
-    "source_offsets",
-    "source_rows",
-    "source_slots",
-    "slot_offsets",
-    "slot_rows",
-    "slot_sources",
-)
+# A table hands all its arrays (`LEAVES`) to the primitives; these are the places of those that each handler takes.
 FORWARD_ORDER, SOURCE_ORDER, SLOT_ORDER = (0, 1), (2, 3, 4), (5, 6, 7)
 FORWARD_LABELS = (("m", "k"), ("m", "k"))
 SOURCE_LABELS = (("offset", "word"), ("tap",), ("tap",))
@@ -32,7 +22,7 @@ SLOT_LABELS = (("slot_offset", "slot_word"), ("slot_tap",), ("slot_tap",))
 
 def table_operands(table: NeighborTable) -> tuple[Any, ...]:
     """A table's arrays, None for those that it does not have."""
-    leaves = (getattr(table, name) for name in OPERANDS)
+    leaves = (getattr(table, name) for name in LEAVES)
     # A table without taps has derived orders of shape (0,), which would read as placeholders: one undefined entry.
     return tuple(jnp.full((1,), -1, jnp.int32) if leaf is not None and leaf.shape == (0,) else leaf for leaf in leaves)
 

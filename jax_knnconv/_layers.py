@@ -16,7 +16,7 @@ from jax_knnconv.conv2d import conv2d
 from jax_knnconv.knn import knn_conv
 from jax_knnconv.table import NeighborTable
 
-INSTALL = 'needs Flax, which is not installed: pip install "jax_knnconv[flax]"'
+INSTALL = "needs Flax, which is not installed: pip install flax"
 
 Initializer = Callable[..., jax.Array]
 
@@ -103,6 +103,7 @@ def convolve_dense(
         spans = [(size - 1) * step + 1 for size, step in zip(kernel.shape[:2], dilation, strict=True)]
         pads = [(0, 0)] * (inputs.ndim - 3) + [((span - 1) // 2, span // 2) for span in spans] + [(0, 0)]
         inputs, padding = jnp.pad(inputs, pads, mode=_PAD_MODES[padding]), "VALID"
+    _check_channels(inputs, kernel)
     inputs, kernel, bias = _castable(dtype, inputs, kernel, bias)
     return conv2d(
         inputs,
@@ -125,6 +126,9 @@ def convolve_table(layer: KnnLayer, inputs: Any, kernel: Any, bias: Any, table: 
     if layer.dtype is None and dtype == jnp.float64:
         dtype = jnp.dtype(jnp.float32)
     dtype = _dtypes.check_dtype("dtype (or what inputs and parameters promote to)", dtype)
+    _checks.rank("inputs", inputs, 2, "[..., N, C_in]")
+    _checks.same("the table's num_slots", table.num_slots, "the layer's", kernel.shape[0])
+    _check_channels(inputs, kernel)
     inputs, kernel, bias = _castable(dtype, inputs, kernel, bias)
     return knn_conv(
         inputs,
@@ -138,6 +142,11 @@ def convolve_table(layer: KnnLayer, inputs: Any, kernel: Any, bias: Any, table: 
         implementation=layer.implementation,
         config=layer.config,
     )
+
+
+def _check_channels(inputs: Any, kernel: Any) -> None:
+    """Inputs of as many channels as the layer was made for, told in a layer's words."""
+    _checks.same("inputs' channels (their last dimension)", inputs.shape[-1], "in_features", kernel.shape[-2])
 
 
 def _castable(dtype: Any, *operands: Any) -> Iterator[Any]:

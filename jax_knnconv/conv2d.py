@@ -88,8 +88,9 @@ def conv2d(
         precision: accepted as in ``jax.lax``; sums are at least as precise as any setting asks.
         implementation: "auto", "xla", "cpu", "wmma" or "hopper". One that cannot run gives one warning and "xla".
         config: which tensor-core kernel runs and its tile; gradients follow it too.
-        forward_mode: evaluate without the ``custom_vjp``, so that ``jax.jvp``, ``jacfwd`` and ``linearize`` work.
-            Reverse mode works too, but rounds dw of a float32 weight with 16-bit products through the compute dtype.
+        forward_mode: evaluate without the ``custom_vjp``, so that ``jax.jvp``, ``jacfwd``, ``linearize`` and
+            ``linear_transpose`` work. Reverse mode works too, but rounds dw of a float32 weight with 16-bit products
+            through the compute dtype.
 
     Returns:
         [..., H', W', C_out].

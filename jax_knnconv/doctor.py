@@ -49,9 +49,12 @@ class Report(NamedTuple):
         width = max(map(len, self.versions))
         lines = [f"{name:<{width}}  {value}" for name, value in self.versions.items()]
         lines.append("")
+        told: set[str | None] = set()
         for check in self.checks:
             instead = "pure JAX" if check.kernel is None else "other kernels"
-            state = "ok" if check.ok else f"NOT USED, {instead} instead: {check.reason}"
+            reason = "as above" if check.reason in told else check.reason
+            state = "ok" if check.ok else f"NOT USED, {instead} instead: {reason}"
+            told.add(check.reason)
             lines.append(f"{check.platform:<5} {check.target:<32} {check.kernel or '':<6} {state}")
         return "\n".join(lines)
 

@@ -19,8 +19,7 @@ _X, _WEIGHT, _G = "[..., N, C_in]", "[V, C_in, C_out]", "[..., M, C_out]"
 
 
 def _spec(table: Any, empty_rows: Any, implementation: Any, config: Any) -> KnnSpec:
-    if not isinstance(table, NeighborTable):
-        raise TypeError(f"table must be a NeighborTable, got {type(table).__name__}")
+    _checks.table(table)
     if not isinstance(empty_rows, str) or empty_rows not in ("bias", "zero"):
         raise ValueError(f'empty_rows must be "bias" or "zero", got {empty_rows!r}')
     return KnnSpec(
@@ -31,17 +30,6 @@ def _spec(table: Any, empty_rows: Any, implementation: Any, config: Any) -> KnnS
         implementation=_checks.implementation(implementation),
         config=_checks.config(config),
     )
-
-
-def _check_rows(name: str, value: Any, layout: str, rows: int, of: str, table: NeighborTable) -> None:
-    _checks.rank(name, value, 2, layout)
-    _checks.same(f"{name}'s rows (its second to last dimension)", value.shape[-2], of, rows)
-    groups = table.group_shape
-    if value.ndim - 2 < len(groups) or tuple(value.shape[: len(groups)]) != tuple(groups):
-        raise ValueError(
-            f"{name} must begin with the table's dimensions {tuple(groups)}, one table a sample; "
-            f"got shape {tuple(value.shape)}"
-        )
 
 
 def _check_weight(weight: Any, table: NeighborTable) -> None:
@@ -91,8 +79,9 @@ def knn_conv(
         precision: accepted as in ``jax.lax``; sums are at least as precise as any setting asks.
         implementation: "auto", "xla", "cpu", "wmma" or "hopper". One that cannot run gives one warning and "xla".
         config: which tensor-core kernel runs and its tile; gradients follow it too.
-        forward_mode: evaluate without the ``custom_vjp``, so that ``jax.jvp``, ``jacfwd`` and ``linearize`` work.
-            Reverse mode works too, but rounds dw of a float32 weight with 16-bit products through the compute dtype.
+        forward_mode: evaluate without the ``custom_vjp``, so that ``jax.jvp``, ``jacfwd``, ``linearize`` and
+            ``linear_transpose`` work. Reverse mode works too, but rounds dw of a float32 weight with 16-bit products
+            through the compute dtype.
 
     Returns:
         [..., M, C_out].
@@ -101,10 +90,10 @@ def knn_conv(
         ValueError: shapes or options that do not fit, at trace time.
         TypeError: dtypes that do not fit, or a table that is none.
     """
+    spec = _spec(table, empty_rows, implementation, config)
     x, weight = _dtypes.as_operand("x", x), _dtypes.as_operand("weight", weight)
     bias = None if bias is None else _dtypes.as_operand("bias", bias)
-    spec = _spec(table, empty_rows, implementation, config)
-    _check_rows("x", x, _X, table.num_inputs, "the table's num_inputs", table)
+    _checks.rows("x", x, _X, table.num_inputs, "the table's num_inputs", table.group_shape)
     _check_weight(weight, table)
     _checks.same(
         "x's channels (its last dimension)", x.shape[-1], "weight's C_in (its second dimension)", weight.shape[1]
@@ -149,9 +138,9 @@ def knn_dinput(
         ValueError: shapes or options that do not fit.
         TypeError: dtypes that do not fit, or a table that is none.
     """
-    g, weight = _dtypes.as_operand("g", g), _dtypes.as_operand("weight", weight)
     spec = _spec(table, "bias", implementation, config)
-    _check_rows("g", g, _G, table.num_outputs, "the table's num_outputs", table)
+    g, weight = _dtypes.as_operand("g", g), _dtypes.as_operand("weight", weight)
+    _checks.rows("g", g, _G, table.num_outputs, "the table's num_outputs", table.group_shape)
     _check_weight(weight, table)
     _checks.same(
         "g's channels (its last dimension)", g.shape[-1], "weight's C_out (its last dimension)", weight.shape[2]
@@ -170,8 +159,8 @@ def knn_dinput(
 
 def _gradient_operands(x: Any, g: Any, table: NeighborTable) -> tuple[jax.Array, jax.Array]:
     x, g = _dtypes.as_operand("x", x), _dtypes.as_operand("g", g)
-    _check_rows("x", x, _X, table.num_inputs, "the table's num_inputs", table)
-    _check_rows("g", g, _G, table.num_outputs, "the table's num_outputs", table)
+    _checks.rows("x", x, _X, table.num_inputs, "the table's num_inputs", table.group_shape)
+    _checks.rows("g", g, _G, table.num_outputs, "the table's num_outputs", table.group_shape)
     _checks.same("g's batch dimensions", tuple(g.shape[:-2]), "x's", tuple(x.shape[:-2]))
     return x, g
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jax_knnconv import _checks
 from jax_knnconv.table import NeighborTable
 
 
@@ -28,8 +29,7 @@ def table_shardings(table: NeighborTable, mesh: Mesh, *, rows: Any = None, sampl
         ValueError: `samples` of a table that has none; a dimension that the devices do not divide; an axis that the
             mesh does not have.
     """
-    if not isinstance(table, NeighborTable):
-        raise TypeError(f"table must be a NeighborTable, got {type(table).__name__}")
+    _checks.table(table)
     groups = table.group_shape
     if samples is not None and not groups:
         raise ValueError(f"samples: got {samples!r}, expected None: the table has no dimension of samples, {table}")

@@ -13,7 +13,8 @@ from jax.tree_util import GetAttrKey
 from jax_knnconv._reading import INT32_MAX, INT32_MIN, as_integers, check_size
 from jax_knnconv._table_orders import HOLE, derive_concrete, derive_traced
 
-_LEAVES = (
+# The arrays of a table, in the order in which primitives take them.
+LEAVES = (
     "indices",
     "slots",
     "source_offsets",
@@ -61,7 +62,7 @@ class NeighborTable:
         large for int32, or M*K is, for traced indices.
     """
 
-    __slots__ = ("__weakref__", "num_inputs", "num_slots", *_LEAVES)
+    __slots__ = ("__weakref__", "num_inputs", "num_slots", *LEAVES)
 
     num_inputs: int
     num_slots: int
@@ -180,7 +181,7 @@ class NeighborTable:
         return f"NeighborTable({sizes})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unflatten, (_sizes(self), tuple(getattr(self, name) for name in _LEAVES))
+        return _unflatten, (_sizes(self), tuple(getattr(self, name) for name in LEAVES))
 
 
 def _sizes(table: NeighborTable) -> tuple[int, int]:
@@ -188,7 +189,7 @@ def _sizes(table: NeighborTable) -> tuple[int, int]:
 
 
 def _fill(table: NeighborTable, leaves: Iterable[Any], sizes: tuple[int, int]) -> NeighborTable:
-    for name, value in zip(("num_inputs", "num_slots", *_LEAVES), (*sizes, *leaves), strict=True):
+    for name, value in zip(("num_inputs", "num_slots", *LEAVES), (*sizes, *leaves), strict=True):
         object.__setattr__(table, name, value)
     return table
 
@@ -200,9 +201,9 @@ def _unflatten(sizes: tuple[int, int], leaves: Iterable[Any]) -> NeighborTable:
 
 jax.tree_util.register_pytree_with_keys(
     NeighborTable,
-    lambda table: (tuple((GetAttrKey(name), getattr(table, name)) for name in _LEAVES), _sizes(table)),
+    lambda table: (tuple((GetAttrKey(name), getattr(table, name)) for name in LEAVES), _sizes(table)),
     _unflatten,
-    lambda table: (tuple(getattr(table, name) for name in _LEAVES), _sizes(table)),
+    lambda table: (tuple(getattr(table, name) for name in LEAVES), _sizes(table)),
 )
 
 

@@ -116,6 +116,27 @@ def knn_dweight(x, g, indices, slots=None, *, num_slots, zero_empty_rows=False):
     return dw, g[:, kept].sum((0, 1))
 
 
+def knn_pool(x, indices, kind, g=None):
+    """y [B, M, C] of x [B, N, C], and dx of its cotangent g; "max" gives it to the first of equal neighbours."""
+    x = f64(x)
+    y, dx = np.zeros((x.shape[0], len(indices), x.shape[2])), np.zeros(x.shape)
+    g = y if g is None else f64(g)
+    for m, row in enumerate(np.asarray(indices)):
+        live = [int(n) for n in row if 0 <= n < x.shape[1]]
+        if not live:
+            continue
+        if kind == "max":
+            y[:, m] = x[:, live].max(1)
+            for b, c in np.ndindex(x.shape[0], x.shape[2]):
+                dx[b, live[int(x[b, live, c].argmax())], c] += g[b, m, c]
+            continue
+        scale = 1 / len(live) if kind == "mean" else 1
+        for n in live:
+            y[:, m] += scale * x[:, n]
+            dx[:, n] += scale * g[:, m]
+    return y, dx
+
+
 # The table's derived orders ----------------------------------------------------------------------------------------
 
 

@@ -71,6 +71,10 @@ def test_forward_mode(name):
     ours, reference, args = OPERATIONS[name]
     switched = lambda *a: ours(*a, forward_mode=True)  # noqa: E731
     close(jax.jacfwd(switched, (0, 1, 2))(*args), jax.jacfwd(reference, (0, 1, 2))(*args))
+    x, w, b = args
+    g = arrays(ours(x, w, b).shape)[0]
+    back = jax.linear_transpose(lambda x: switched(x, w, jnp.zeros_like(b)), x)
+    close(back(g), jax.vjp(lambda x: reference(x, w, b), x)[1](g))
     tangents = tuple(arrays(*[a.shape for a in args]))
     close(jax.jvp(switched, tuple(args), tangents), jax.jvp(reference, tuple(args), tangents))
     _, linear = jax.linearize(switched, *args)

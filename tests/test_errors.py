@@ -75,6 +75,14 @@ CASES = {
     "dweight window": (lambda: jkc.conv2d_dweight(X, G[:, :7], (3, 3)), ValueError, r"g's \(H', W'\)"),
     # knn_conv
     "no table": (lambda: jkc.knn_conv(KX, KW, np.zeros((2, 2), np.int32)), TypeError, "table must be a NeighborTable"),
+    "index array for table": (
+        lambda: jkc.knn_conv(KX, KW, TABLE.indices),
+        TypeError,
+        "table must be a NeighborTable.*num_inputs.* makes one of indices",
+    ),
+    "weight and table swapped": (lambda: jkc.knn_conv(KX, TABLE, KW), TypeError, "table must be a NeighborTable, got"),
+    "table for an array": (lambda: jkc.cast_operands(TABLE, KX, "float16"), TypeError, "g must be .*NeighborTable"),
+    "no array": (lambda: jkc.conv2d(None, W), TypeError, "x must be an array of float32.*got NoneType"),
     "knn rank": (lambda: jkc.knn_conv(KX[0, 0], KW, TABLE), ValueError, "x must be .*at least 2"),
     "knn rows": (lambda: jkc.knn_conv(KX[:, :3], KW, TABLE), ValueError, "x's rows.*got 3, expected 4"),
     "knn slots": (lambda: jkc.knn_conv(KX, KW[:1], TABLE), ValueError, "weight's slots.*got 1, expected 2"),

@@ -178,9 +178,11 @@ def test_knn_conv_errors():
     layer = nnx.KNNConv(3, 1, table, rngs=rngs())
     with pytest.raises(ValueError, match=r"rows.*num_inputs.*got 4, expected 2"):
         layer(jnp.ones((4, 3)))
-    with pytest.raises(ValueError, match=r"channels.*got 2, expected 3"):
+    with pytest.raises(ValueError, match=r"inputs' channels.*in_features.*got 2, expected 3"):
         layer(jnp.ones((2, 2)))
-    with pytest.raises(ValueError, match=r"weight's slots.*got 2, expected 3"):
+    with pytest.raises(ValueError, match=r"inputs must be \[\.\.\., N, C_in\].*\(3,\)"):
+        layer(jnp.ones(3))
+    with pytest.raises(ValueError, match=r"table's num_slots.*got 3, expected 2"):
         layer(x, jkc.NeighborTable([[0, 1, 1]], num_inputs=2))
     with pytest.raises(ValueError, match=r"empty_rows.*'skip'"):
         nnx.KNNConv(3, 1, table, empty_rows="skip", rngs=rngs())(x)

@@ -60,9 +60,7 @@ def source_plan(
 
     def one(offsets: jax.Array, rows: jax.Array, slots: jax.Array) -> Chunks:
         offsets, rows, slots = lax.optimization_barrier((offsets[:, 0], rows, slots))
-        # How many sources end before a tap is the source of it.
-        ends = jnp.zeros(num_taps, jnp.int32).at[offsets[1:-1]].add(1, mode="drop")
-        sources = jnp.cumsum(lax.optimization_barrier(ends), dtype=jnp.int32)
+        sources = tap_sources(offsets, num_taps)
         if num_slots == 1:
             return make_chunks(jnp.stack([offsets[0], offsets[-1]]), sources, rows, length)
         taps = jnp.arange(num_taps, dtype=jnp.int32)
@@ -107,6 +105,12 @@ def column_plan(indices: jax.Array, rank: int, num_inputs: int, num_slots: int) 
         return column_chunks(lax.optimization_barrier(indices), num_inputs, num_slots, length)
 
     return _share_counts(over_groups(one, rank, indices))
+
+
+def tap_sources(offsets: jax.Array, num_taps: int) -> jax.Array:
+    """[T], the source of each tap in the source order: how many sources end before it. offsets: [N + 1]."""
+    ends = jnp.zeros(num_taps, jnp.int32).at[offsets[1:-1]].add(1, mode="drop")
+    return jnp.cumsum(lax.optimization_barrier(ends), dtype=jnp.int32)
 
 
 def is_tap(indices: jax.Array, slots: jax.Array | None, num_inputs: int, num_slots: int) -> jax.Array:

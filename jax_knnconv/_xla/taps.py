@@ -7,6 +7,7 @@ occurs once in a chunk. Chunk after chunk then adds its rows to the result: in a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -93,18 +94,30 @@ def accumulate(values: jax.Array, weight: jax.Array, chunks: Chunks, count: jax.
     values [B, S, D], weight [V, D, P] -> [B, num_targets, P].
     """
 
+    def products(i: jax.Array) -> jax.Array:
+        return matmul(jnp.take(values, chunks.sources[i], axis=1, mode="clip"), weight[chunks.slots[i]])
+
+    return add_chunks(products, chunks, count, jnp.zeros((values.shape[0], num_targets, weight.shape[-1]), jnp.float32))
+
+
+def add_chunks(
+    values: Callable[[jax.Array], jax.Array], chunks: Chunks, count: jax.Array, total: jax.Array
+) -> jax.Array:
+    """total[b, target] += values(i)[b, lane] over the lanes of the first `count` chunks i, in fp32.
+
+    total [B, rows, P]; values(i) [B, length, P] are those of a chunk's taps.
+    """
+
     def step(i: jax.Array, total: jax.Array) -> jax.Array:
         targets = chunks.targets[i]
-        products = matmul(jnp.take(values, chunks.sources[i], axis=1, mode="clip"), weight[chunks.slots[i]])
-        sums = _sum_runs(products, _run_positions(targets), chunks.scan_steps[i])
+        sums = _sum_runs(values(i), _run_positions(targets), chunks.scan_steps[i])
         # Only the last tap of a run holds its sum; all others point outside, to different rows, and are dropped.
         lane = jnp.arange(targets.shape[0], dtype=jnp.int32)
         last = jnp.concatenate([targets[1:] != targets[:-1], jnp.ones(1, bool)])
         rows = jnp.where(last, targets, -1 - lane)
         return total.at[:, rows].add(sums, mode="drop", unique_indices=True, wrap_negative_indices=False)
 
-    start = jnp.zeros((values.shape[0], num_targets, weight.shape[-1]), jnp.float32)
-    return lax.fori_loop(0, count, step, start)
+    return lax.fori_loop(0, count, step, total)
 
 
 def _run_positions(targets: jax.Array) -> jax.Array:
