@@ -21,6 +21,13 @@ KNNCONV_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
 #endif
 }
 
+// Brings the line at `global` near, to the second-level cache, while the caller goes on.
+KNNCONV_DEVICE void PrefetchLine([[maybe_unused]] const void* global) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+#endif
+}
+
 // Closes a batch of the calling thread's copies.
 KNNCONV_DEVICE void CommitCopies() {
 #if defined(KNNCONV_PLAIN)

@@ -15,9 +15,9 @@ bool Plan(const TapGemm& gemm, const Device& device, StemPlan* plan) {
   const int products = StemProducts(gemm.columns);
   const int64_t steps = CeilDiv(gemm.table.columns, 4), row_tiles = CeilDiv(gemm.nodes, 16);
   const int64_t pairs = CeilDiv(gemm.batch, kStemSamples), column_tiles = CeilDiv(gemm.columns, products * 8);
-  const int64_t sample_bytes = CeilDiv(gemm.source_rows * kStemChannels * 2, 16) * 16;
+  const int64_t sample_bytes = CeilDiv((gemm.source_rows + 1) * kStemChannels * 2, 16) * 16;
   const int64_t weight_bytes = steps * products * 32 * 8;
-  const int64_t weight_at = 16 + products * 8 * 4, source_at = weight_at + weight_bytes;
+  const int64_t weight_at = products * 8 * 4, source_at = weight_at + weight_bytes;
   const int64_t bytes = source_at + kStemSamples * sample_bytes;
   const int64_t kinds = gemm.groups.count() * column_tiles * pairs;
   if (bytes > device.shared_bytes || row_tiles > INT32_MAX / 32 || kinds > INT32_MAX) return false;
@@ -27,12 +27,10 @@ bool Plan(const TapGemm& gemm, const Device& device, StemPlan* plan) {
   plan->row_tiles = static_cast<int32_t>(row_tiles);
   plan->steps = static_cast<int32_t>(steps);
   plan->sample_bytes = static_cast<int32_t>(sample_bytes);
-  plan->bias_at = 16;
   plan->weight_at = static_cast<int32_t>(weight_at);
   plan->source_at = static_cast<int32_t>(source_at);
   plan->bytes = static_cast<int32_t>(bytes);
   plan->vector_weight = gemm.columns % 8 == 0 && IsAligned(gemm.weight);
-  plan->by_depth = Divisor(static_cast<uint32_t>(gemm.depth));
   // One block a multiprocessor; fewer than all would leave some idle, more would stage sources and weights again.
   const int64_t share = device.multiprocessors / std::min<int64_t>(kinds, device.multiprocessors);
   plan->parts = static_cast<int32_t>(std::min(share, CeilDiv(row_tiles, kStemWarps)));

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "gpu/device.h"
-#include "gpu/divisor.h"
 #include "gpu/tap_gemm.h"
 
 namespace knnconv::gpu {
@@ -17,10 +16,9 @@ struct StemPlan {
   int32_t parts;         // blocks that share a pair's rows
   int32_t row_tiles;     // of 16 rows
   int32_t steps;         // of 4 taps
-  int32_t sample_bytes;  // of one sample's source in shared memory
-  int32_t bias_at, weight_at, source_at, bytes;  // places in shared memory, after 16 bytes of zeros
+  int32_t sample_bytes;  // of one sample's source in shared memory, and a row of zeros
+  int32_t weight_at, source_at, bytes;  // places in shared memory; the bias begins at 0
   bool vector_weight;    // 16-byte loads are possible
-  Divisor by_depth;
 };
 
 // Whether the stem kernel is to compute `gemm`: where it can if `forced`, else where it is expected to be the fastest, too;

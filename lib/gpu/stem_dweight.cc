@@ -64,7 +64,6 @@ bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, 
   plan->source_at = kStemSourceAt;
   plan->stage_at = static_cast<int32_t>(kStemSourceAt + plan->samples * sample_bytes);
   plan->stage_bytes = static_cast<int32_t>(plan->samples * stage_bytes);
-  plan->by_depth = Divisor(static_cast<uint32_t>(dweight.channels));
   plan->bias_partials = dweight.db != nullptr ? dweight.partials + groups * plan->slices * weight : nullptr;
   return true;
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "gpu/device.h"
-#include "gpu/divisor.h"
 #include "gpu/dweight.h"
 #include "gpu/dweight_reduce.h"
 #include "gpu/stem.h"
@@ -36,7 +35,6 @@ struct StemDweightPlan {
   int32_t sample_bytes;       // of one sample's x in shared memory
   int32_t source_at, stage_at, stage_bytes, bytes;  // places in shared memory
   float* bias_partials;       // [groups, slices, columns], or null; dw's are [groups, slices, V * C, columns]
-  Divisor by_depth;
 };
 
 // Whether the kernel is to compute `dweight`: where it can if `forced`, else where it is expected to be the fastest, too;

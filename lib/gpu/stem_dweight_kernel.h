@@ -212,9 +212,9 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
       reinterpret_cast<T*>(shared)[threadIdx.x * 2] = reinterpret_cast<T*>(shared)[threadIdx.x * 2 + 1] = value;
     }
     for (int i = 0; i < slice.samples; ++i) {
-      StageStemSource<T, kStemChannels, 4>(slice.x, dweight.x_type, slice.sample + i, taps.table.sources,
-                                           dweight.channels, plan.by_depth, Shape::kThreads,
-                                           shared + plan.source_at + i * plan.sample_bytes);
+      const int sources = taps.table.sources;
+      StageStemSample<T>(slice.x, dweight.x_type, slice.sample + i, sources, sources, sources, dweight.channels,
+                         Shape::kThreads, shared + plan.source_at + i * plan.sample_bytes);
     }
     const int lane = threadIdx.x % kWarpSize, matrix = lane / 8;
     const int own_row = which * kStemPositions + matrix / 2 * 8 + lane % 8;

@@ -8,11 +8,13 @@
 // The depth of the product is (tap, channel): a lane's four depths of a step are one tap's channels, which it reads
 // with one 8-byte load from wherever the table says. Both samples share what was read of the table and of the weights.
 //
-// What bounds it: shared memory, where 16 rows' taps lie at random and meet the same banks, then mma.sync.
+// What bounds it: shared memory, where 16 rows' taps lie at random and meet the same banks, then mma.sync, then the
+// instructions of staging, so that a thread stages whole rows, and eight columns of weights at a time.
 #pragma once
 
 #include <cstdint>
 
+#include "gpu/async_copy.h"
 #include "gpu/halo_block.h"
 #include "gpu/lanes.h"
 #include "gpu/stem.h"
@@ -60,42 +62,44 @@ KNNCONV_DEVICE StemBlock OpenStem(const TapGemm& gemm, const StemPlan& plan) {
   return block;
 }
 
-// Of each step and product, 8 bytes a lane: one tap's channels of one column.
-template <typename Shape>
+// Eight columns of a tap, of each channel.
+template <typename T>
+union StemColumns {
+  uint4 bits;
+  T column[8];
+  uint16_t raw[8];
+  KNNCONV_DEVICE StemColumns() : bits(make_uint4(0, 0, 0, 0)) {}
+};
+
+// Of each step and product, 8 bytes a lane: one tap's channels of one column. Neighbouring threads have a step's four
+// taps, so that they store to different banks.
+template <typename Shape, bool kVector>
 KNNCONV_DEVICE void StageStemWeights(const TapGemm& gemm, const StemPlan& plan, const StemBlock& block, char* to) {
   using T = typename Shape::T;
   constexpr int kLine = Shape::kColumns / 8;
-  union Channels {
-    uint4 bits;
-    T column[8];
-    KNNCONV_DEVICE Channels() : bits(make_uint4(0, 0, 0, 0)) {}
-  };
+  static_assert(Shape::Deal::kWidth == 8, "a lane's neighbouring columns are those of a thread here");
   const T* const weight = reinterpret_cast<const T*>(block.weight);
 #pragma unroll 2
   for (int i = threadIdx.x; i < plan.steps * 4 * kLine; i += Shape::kThreads) {
-    const int tap = i / kLine, inner = i % kLine * 8, column = block.first_column + inner;
-    Channels channels[kStemChannels];
+    const int tap = i / (4 * kLine) * 4 + i % 4, inner = i / 4 % kLine * 8, column = block.first_column + inner;
+    StemColumns<T> channels[kStemChannels];
 #pragma unroll
     for (int c = 0; c < kStemChannels; ++c) {
       if (tap >= gemm.slots || c >= gemm.depth || column >= gemm.columns) continue;
-      const T* const from = weight + (int64_t{tap} * gemm.depth + c) * gemm.columns + column;
-      if (plan.vector_weight) {
+      const T* const from = weight + (tap * gemm.depth + c) * int64_t{gemm.columns} + column;
+      if constexpr (kVector) {
         channels[c].bits = ReadOnly(reinterpret_cast<const uint4*>(from));
       } else {
         for (int e = 0; e < min(8, gemm.columns - column); ++e) channels[c].column[e] = from[e];
       }
     }
+    const int position = Shape::Deal::Position(inner);
+    uint2* const first = reinterpret_cast<uint2*>(to) +
+                         (tap / 4 * Shape::kTiles + position / 8) * kWarpSize + position % 8 * 4 + tap % 4;
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
-      union {
-        uint2 bits;
-        T channel[kStemChannels];
-      } quad = {};
-#pragma unroll
-      for (int c = 0; c < kStemChannels; ++c) quad.channel[c] = channels[c].column[e];
-      const int position = Shape::Deal::Position(inner + e);
-      reinterpret_cast<uint2*>(to)[(tap / 4 * Shape::kTiles + position / 8) * kWarpSize + position % 8 * 4 + tap % 4] =
-          quad.bits;
+      const auto pair = [&](int c) { return channels[c].raw[e] | uint32_t{channels[c + 1].raw[e]} << 16; };
+      first[e / 2 * kWarpSize + e % 2 * 4] = make_uint2(pair(0), pair(2));
     }
   }
 }
@@ -130,26 +134,24 @@ class StemWalk {
   int taps_, tap_;
 };
 
-// A step's left operands: the channels of the taps, of both samples. Sets bit i of `live` if row i of the lane's two
-// has a tap.
+// A step's left operands: the channels of the taps, of both samples; what is no tap reads the zeros behind the last
+// source. Sets bit i of `live` if row i of the lane's two has a tap.
 KNNCONV_DEVICE void GatherStem(const TapGemm& gemm, const StemPlan& plan, const char* shared, const int32_t (&index)[2],
                                uint32_t (&a)[kStemSamples][4], uint32_t* live) {
+  const uint32_t sources = static_cast<uint32_t>(gemm.source_rows);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const bool exists = static_cast<uint32_t>(index[half]) < static_cast<uint32_t>(gemm.source_rows);
-    *live |= exists ? 1u << half : 0u;
+    const uint32_t source = min(static_cast<uint32_t>(index[half]), sources);
+    *live |= source < sources ? 1u << half : 0u;
+    const char* const at = shared + plan.source_at + source * (kStemChannels * 2);
 #pragma unroll
     for (int sample = 0; sample < kStemSamples; ++sample) {
-      const int at = plan.source_at + sample * plan.sample_bytes + index[half] * (kStemChannels * 2);
-      const uint2 channels = *reinterpret_cast<const uint2*>(shared + (exists ? at : 0));
+      const uint2 channels = *reinterpret_cast<const uint2*>(at + sample * plan.sample_bytes);
       a[sample][half] = channels.x;
       a[sample][2 + half] = channels.y;
     }
   }
 }
-
-template <typename Shape>
-using StemSums = float[kStemSamples][Shape::kTiles][4];
 
 // Rows 16 * tile + lane / 4 and 8 further, of both samples. `live`: bit i, whether row i of the lane's two has a tap.
 // A step's taps are gathered while the one before is multiplied, and the table is read further ahead.
@@ -228,6 +230,28 @@ KNNCONV_DEVICE void StoreStem(const TapGemm& gemm, const StemBlock& block, int t
   }
 }
 
+// Part `part` of `parts` of what lies from `from` on.
+template <typename Shape>
+KNNCONV_DEVICE void PrefetchPart(const void* from, int64_t bytes, int part, int parts) {
+  constexpr int kLine = 128;
+  for (int64_t at = (int64_t{part} * Shape::kThreads + threadIdx.x) * kLine; at < bytes;
+       at += int64_t{parts} * Shape::kThreads * kLine) {
+    PrefetchLine(static_cast<const char*>(from) + at);
+  }
+}
+
+// Brings near at once all that the block is going to read, one after the other. Each block helps with what all have in
+// common.
+template <typename Shape>
+KNNCONV_DEVICE void PrefetchStem(const TapGemm& gemm, const StemBlock& block) {
+  constexpr int kHelpers = 16;
+  const int helper = static_cast<int>(blockIdx.x % kHelpers);
+  const int64_t source_bytes = block.samples * gemm.source_rows * gemm.depth * ElementBytes(gemm.source_type);
+  PrefetchPart<Shape>(block.source, source_bytes, 0, 1);
+  PrefetchPart<Shape>(block.weight, int64_t{gemm.slots} * gemm.depth * gemm.columns * 2, helper, kHelpers);
+  PrefetchPart<Shape>(block.indices, gemm.nodes * gemm.table.columns * 4, helper, kHelpers);
+}
+
 template <typename Shape>
 __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     StemKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemPlan plan) {
@@ -235,22 +259,22 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     using T = typename Shape::T;
     KNNCONV_DYNAMIC_SHARED(shared);
     const StemBlock block = OpenStem<Shape>(gemm, plan);
-    if (threadIdx.x == 0) *reinterpret_cast<uint4*>(shared) = make_uint4(0, 0, 0, 0);
-    float* const bias = reinterpret_cast<float*>(shared + plan.bias_at);
+    PrefetchStem<Shape>(gemm, block);
+    float* const bias = reinterpret_cast<float*>(shared);
     for (int i = threadIdx.x; i < Shape::kColumns; i += Shape::kThreads) {
       const int column = block.first_column + i;
       bias[i] = block.bias != nullptr && column < gemm.columns ? block.bias[column] : 0.0f;
     }
-    // Channels that the source lacks are zero, and so is a sample that the batch lacks.
-    for (int at = plan.source_at + threadIdx.x * 16; at < plan.bytes; at += Shape::kThreads * 16) {
-      *reinterpret_cast<uint4*>(shared + at) = make_uint4(0, 0, 0, 0);
+    if (plan.vector_weight) {
+      StageStemWeights<Shape, true>(gemm, plan, block, shared + plan.weight_at);
+    } else {
+      StageStemWeights<Shape, false>(gemm, plan, block, shared + plan.weight_at);
     }
-    StageStemWeights<Shape>(gemm, plan, block, shared + plan.weight_at);
-    __syncthreads();
-    for (int sample = 0; sample < block.samples; ++sample) {
-      StageStemSource<T, kStemChannels, 4>(block.source, gemm.source_type, sample, static_cast<int>(gemm.source_rows),
-                                        gemm.depth, plan.by_depth, Shape::kThreads,
-                                        shared + plan.source_at + sample * plan.sample_bytes);
+    const int sources = static_cast<int>(gemm.source_rows);
+    for (int sample = 0; sample < kStemSamples; ++sample) {
+      StageStemSample<T>(block.source, gemm.source_type, sample, sources, sample < block.samples ? sources : 0,
+                         sources + 1, gemm.depth, Shape::kThreads,
+                         shared + plan.source_at + sample * plan.sample_bytes);
     }
     __syncthreads();
 #pragma unroll 1

@@ -2,74 +2,73 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
-#include "gpu/divisor.h"
 #include "gpu/elements.h"
 
 namespace knnconv::gpu {
 namespace internal {
 
-// Elements are loaded 16 bytes of memory at a time, and go each to its row and channel. What lies before and after the
-// sample in its first and last 16 bytes is not read.
-template <typename T, int kPitch, int kBatch, typename From>
-KNNCONV_DEVICE void StageElements(const From* from, int rows, int depth, const Divisor& by_depth, int threads,
-                                  char* to) {
-  constexpr int kUnit = 16 / sizeof(From);
-  const int count = rows * depth;
-  const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16 / sizeof(From));
-  union Unit {
-    uint4 bits;
-    From value[kUnit];
-    KNNCONV_DEVICE Unit() : bits(make_uint4(0, 0, 0, 0)) {}
+// A thread has kBatch rows' loads in flight. kDepth: depth, where it is known.
+template <typename T, int kDepth, typename From>
+KNNCONV_DEVICE void StageRows(const From* from, int rows, int all, int threads, char* to) {
+  constexpr int kBatch = 8;
+  static_assert(kDepth <= 4 && sizeof(T) == 2);
+  union Row {
+    uint2 bits;
+    T channel[4];
+    KNNCONV_DEVICE Row() : bits(make_uint2(0, 0)) {}
   };
 #pragma unroll 1
-  for (int first = threadIdx.x * kUnit - shift; first < count; first += kBatch * threads * kUnit) {
-    Unit unit[kBatch];
+  for (int first = threadIdx.x; first < all; first += kBatch * threads) {
+    Row row[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int at = first + i * threads * kUnit;
-      if (at >= 0 && at + kUnit <= count) {
-        unit[i].bits = ReadOnly(reinterpret_cast<const uint4*>(from + at));
-      } else {
+      const int at = first + i * threads;
+      if (at >= rows) continue;
 #pragma unroll
-        for (int e = 0; e < kUnit; ++e) {
-          if (at + e >= 0 && at + e < count) unit[i].value[e] = from[at + e];
+      for (int c = 0; c < kDepth; ++c) {
+        const From value = ReadOnly(from + at * kDepth + c);
+        if constexpr (std::is_same_v<From, T>) {
+          row[i].channel[c] = value;
+        } else {
+          row[i].channel[c] = FromFloat<T>(ToFloat(value));
         }
       }
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int begin = first + i * threads * kUnit;
-      const Divisor::Result row = by_depth.Divide(max(begin, 0));
-      T* at = reinterpret_cast<T*>(to) + row.quotient * kPitch + row.remainder;
-      int channel = row.remainder;
-#pragma unroll
-      for (int e = 0; e < kUnit; ++e) {
-        if (begin + e < 0 || begin + e >= count) continue;
-        *at++ = FromFloat<T>(ToFloat(unit[i].value[e]));
-        if (++channel == depth) {
-          at += kPitch - depth;
-          channel = 0;
-        }
-      }
+      if (first + i * threads < all) reinterpret_cast<uint2*>(to)[first + i * threads] = row[i].bits;
     }
+  }
+}
+
+template <typename T, typename From>
+KNNCONV_DEVICE void StageRows(const From* from, int rows, int all, int depth, int threads, char* to) {
+  switch (depth) {
+    case 1:
+      return StageRows<T, 1>(from, rows, all, threads, to);
+    case 2:
+      return StageRows<T, 2>(from, rows, all, threads, to);
+    case 3:
+      return StageRows<T, 3>(from, rows, all, threads, to);
+    default:
+      return StageRows<T, 4>(from, rows, all, threads, to);
   }
 }
 
 }  // namespace internal
 
-// Sample number `sample` [rows, depth] of `source`, each row kPitch elements from the next in shared memory; what lies
-// between is left as it is. A thread has kBatch loads in flight.
-template <typename T, int kPitch, int kBatch>
-KNNCONV_DEVICE void StageStemSource(const char* source, Element type, int64_t sample, int rows, int depth,
-                                    const Divisor& by_depth, int threads, char* to) {
-  const int64_t at = sample * rows * depth;
+// Sample number `sample` [source_rows, depth] of `source`, of up to 4 channels, 8 bytes a row in shared memory. Of the
+// `all` rows there, those from `rows` on become zeros, and so do channels that there are not.
+template <typename T>
+KNNCONV_DEVICE void StageStemSample(const char* source, Element type, int64_t sample, int64_t source_rows, int rows,
+                                    int all, int depth, int threads, char* to) {
+  const int64_t at = sample * source_rows * depth;
   if (type == Element::kF32) {
-    const float* const from = reinterpret_cast<const float*>(source) + at;
-    internal::StageElements<T, kPitch, kBatch>(from, rows, depth, by_depth, threads, to);
+    internal::StageRows<T>(reinterpret_cast<const float*>(source) + at, rows, all, depth, threads, to);
   } else {
-    const T* const from = reinterpret_cast<const T*>(source) + at;
-    internal::StageElements<T, kPitch, kBatch>(from, rows, depth, by_depth, threads, to);
+    internal::StageRows<T>(reinterpret_cast<const T*>(source) + at, rows, all, depth, threads, to);
   }
 }
 

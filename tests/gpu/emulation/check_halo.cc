@@ -205,7 +205,7 @@ void CheckWindow(int64_t batch, const Window& window, int channels, int columns)
 struct SourceOrder {
   Array<int32_t> offsets, rows, slots;
 
-  explicit SourceOrder(const Problem& p) {
+  SourceOrder(const Problem& p, int64_t room) {
     std::vector<Tap> taps = p.taps;
     std::sort(taps.begin(), taps.end(), [](const Tap& a, const Tap& b) {
       return std::tie(a.source, a.slot, a.row) < std::tie(b.source, b.slot, b.row);
@@ -218,32 +218,33 @@ struct SourceOrder {
       rows.push_back(static_cast<int32_t>(tap.row));
       slots.push_back(tap.slot);
     }
-    rows.resize(taps.size() + 5, INT32_MAX);
+    rows.resize(room, INT32_MAX);
     slots.resize(rows.size(), INT32_MAX);
   }
 };
 
+// With `slots`, every tap has one of so many drawn for it: dinput alone then.
 template <typename T>
-void CheckTable(int64_t batch, int rows, int sources, int channels, int columns, int neighbours) {
-  Problem p{batch, rows, sources, neighbours, channels, columns, {}};
+void CheckTable(int64_t batch, int rows, int sources, int channels, int columns, int neighbours, int slots = 0) {
+  Problem p{batch, rows, sources, slots > 0 ? slots : neighbours, channels, columns, {}};
   Array<int32_t> indices;
   for (int m = 0; m < rows; ++m) {
     for (int k = 0; k < neighbours; ++k) {
       const int32_t junk[] = {-1, sources, INT32_MAX, INT32_MIN};
       const bool hole = m == 1 || Pick(0, 6) == 0;
       indices.push_back(hole ? junk[Pick(0, 3)] : Pick(0, 1) == 0 ? 0 : Pick(0, sources - 1));  // 0 may be a hub
-      if (!hole) p.taps.push_back({m, indices.back(), k});
+      if (!hole) p.taps.push_back({m, indices.back(), slots > 0 ? Pick(0, slots - 1) : k});
     }
   }
   const std::string name = "table " + std::to_string(channels) + " -> " + std::to_string(columns);
-  const SourceOrder order(p);
+  const SourceOrder order(p, static_cast<int64_t>(rows) * neighbours);
   const auto dinput = [&](const LaunchSite& site, const Device& device, TapGemm& gemm) {
     gemm.kind = Taps::kSources;
     gemm.table.sources = order.rows.data();
     gemm.table.slots = order.slots.data();
     gemm.table.offsets = order.offsets.data();
     gemm.table.taps = static_cast<int64_t>(order.rows.size());
-    auto room = Unwritten(10000);
+    auto room = Unwritten(60000);
     gemm.workspace = room.data();
     gemm.workspace_bytes = static_cast<int64_t>(room.size()) * 4;
     StemDinputPlan plan;
@@ -252,6 +253,7 @@ void CheckTable(int64_t batch, int rows, int sources, int channels, int columns,
     return true;
   };
   const auto forward = [&](const LaunchSite& site, const Device& device, TapGemm& gemm) {
+    if (slots > 0) return false;
     gemm.kind = Taps::kColumns;
     gemm.table.sources = indices.data();
     gemm.table.columns = neighbours;
@@ -261,6 +263,7 @@ void CheckTable(int64_t batch, int rows, int sources, int channels, int columns,
     return true;
   };
   Check<T>(name, p, forward, dinput, [&](const LaunchSite& site, const Device& device, const Dweight& dweight) {
+    if (slots > 0) return false;
     const ColumnTaps taps{{indices.data(), nullptr, sources, rows, neighbours, neighbours, false}, {}};
     StemDweightPlan plan;
     if (!ChooseStem(dweight, taps, device, /*forced=*/true, &plan)) return false;
@@ -273,6 +276,7 @@ template <typename T>
 void CheckRandom() {
   CheckWindow<T>(Pick(1, 3), PickWindow(), PickChannels(), PickChannels());
   CheckTable<T>(Pick(1, 5), Pick(1, 150), Pick(1, 100), Pick(1, 4), 8 * Pick(1, 16), Pick(1, 50));
+  CheckTable<T>(Pick(1, 3), Pick(1, 150), Pick(1, 200), Pick(1, 4), 8 * Pick(1, 12), Pick(1, 30), Pick(1, 40));
 }
 
 }  // namespace
@@ -290,6 +294,9 @@ int main(int argc, char** argv) {
   CheckTable<BFloat>(2, 9, 65, 2, 40, 30);
   CheckTable<Half>(1, 150, 90, 4, 96, 50);  // several stretches of dinput
   CheckTable<BFloat>(1, 12, 30, 4, 8, 190);  // slots for every warp of a block
+  CheckTable<BFloat>(2, 50, 70, 3, 24, 21, 13);
+  CheckTable<Half>(1, 90, 40, 2, 96, 9, 50);
+  CheckTable<BFloat>(1, 30, 100, 4, 40, 30, 1);
   for (int i = 0; i < RandomShapes(argc, argv); ++i) {
     CheckRandom<Half>();
     CheckRandom<BFloat>();
