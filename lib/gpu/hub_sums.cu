@@ -12,12 +12,14 @@ namespace knnconv::gpu {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kNodesAsked = 8;  // at a time, by a thread
 constexpr int kBatchParts = 8;  // shares of a unit at most; each takes every so manyth batch entry
 
 struct Hubs {
   TapGemm gemm;
   int64_t units;  // of each group
   float* partials;
+  int32_t asking_blocks;  // of AskNodes, each with an answer; 0: there is no such kernel
 };
 
 // A hub's part of a unit.
@@ -56,8 +58,16 @@ KNNCONV_DEVICE Segment FindSegment(const int32_t* offsets, int64_t nodes, int64_
   return segment;
 }
 
+// A group's first unit has row 0 or row 1, not both: a hub that its first tap belongs to has them all. They share a place,
+// which leaves one behind the last unit.
 KNNCONV_DEVICE int64_t PartialRow(const Hubs& hubs, int64_t group, int64_t unit, int row, int64_t b) {
-  return (((group * hubs.units + unit) * 2 + row) * hubs.gemm.batch + b) * hubs.gemm.columns;
+  const int64_t place = max(unit * 2 + row - 1, int64_t{0});
+  return ((group * hubs.units * 2 + place) * hubs.gemm.batch + b) * hubs.gemm.columns;
+}
+
+// What AskNodes' blocks have found, in the place that the first group has left.
+KNNCONV_DEVICE int32_t* AnswersOf(const Hubs& hubs) {
+  return reinterpret_cast<int32_t*>(hubs.partials + (hubs.units * 2 - 1) * hubs.gemm.batch * hubs.gemm.columns);
 }
 
 KNNCONV_DEVICE int PowerOfTwo(int64_t least) {
@@ -104,17 +114,38 @@ KNNCONV_DEVICE const int32_t* OffsetsOf(const TapGemm& gemm, uint32_t group) {
   return gemm.table.offsets + gemm.table.offset_groups.Offset(gemm.groups, group);
 }
 
-// Whether some node may be a hub: surely known where there are few, since asking all is faster than a search then. By
-// all threads of the block.
-KNNCONV_DEVICE bool MayHaveHubs(const TapGemm& gemm) {
-  constexpr int kNodesOfThread = 8;
-  if (gemm.groups.count() > 1 || gemm.nodes > kThreads * kNodesOfThread) return true;
-  const int32_t* offsets = OffsetsOf(gemm, 0);
+// Whether one of the nodes `first`, `first` + `step`, ... of any group is a hub.
+KNNCONV_DEVICE bool IsHubAmong(const TapGemm& gemm, int64_t first, int64_t step) {
   bool is_hub = false;
+  for (uint32_t group = 0; group < gemm.groups.count(); ++group) {
+    const int32_t* offsets = OffsetsOf(gemm, group);
+    for (int64_t at = first; at < gemm.nodes; at += kNodesAsked * step) {
 #pragma unroll
-  for (int i = 0; i < kNodesOfThread; ++i) {
-    const int64_t n = threadIdx.x + i * kThreads;
-    if (n < gemm.nodes) is_hub |= SourceOffset(offsets, n + 1) - SourceOffset(offsets, n) > kHubTaps;
+      for (int i = 0; i < kNodesAsked; ++i) {
+        const int64_t n = at + i * step;
+        if (n < gemm.nodes) is_hub |= SourceOffset(offsets, n + 1) - SourceOffset(offsets, n) > kHubTaps;
+      }
+    }
+  }
+  return is_hub;
+}
+
+__global__ void __launch_bounds__(kThreads) AskNodes(const KNNCONV_PARAMETER Hubs hubs) {
+  LaunchDependents();
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads;
+  const bool is_hub = SyncThreadsOr<kThreads>(IsHubAmong(hubs.gemm, first, step));
+  WaitForPrerequisites();  // those in front may still use the room
+  if (threadIdx.x == 0) AnswersOf(hubs)[blockIdx.x] = is_hub ? 1 : 0;
+}
+
+// Whether some node is a hub. By all threads of the block.
+KNNCONV_DEVICE bool HaveHubs(const Hubs& hubs) {
+  bool is_hub = false;
+  if (hubs.asking_blocks == 0) {
+    is_hub = IsHubAmong(hubs.gemm, threadIdx.x, kThreads);
+  } else {
+    WaitForPrerequisites();
+    for (int i = threadIdx.x; i < hubs.asking_blocks; i += kThreads) is_hub |= AnswersOf(hubs)[i] != 0;
   }
   return SyncThreadsOr<kThreads>(is_hub);
 }
@@ -208,12 +239,12 @@ KNNCONV_DEVICE void SumSegment(const Hubs& hubs, int64_t parts, const SegmentIte
   }
 }
 
-// Most tables have no hubs: the search runs while the kernel in front, which writes all other rows, still does. All
-// ways to the end wait for that kernel, so that what follows HubTotals follows it, too.
+// All kernels here may start while the one in front, which writes all other rows, still runs. All ways to the end wait
+// for that kernel, so that what follows HubTotals follows it, too.
 __global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER Hubs hubs, int64_t parts) {
   const TapGemm& gemm = hubs.gemm;
   LaunchDependents();
-  if (!MayHaveHubs(gemm)) return WaitForPrerequisites();
+  if (!HaveHubs(hubs)) return WaitForPrerequisites();
   ForEachPicked(
       gemm.groups.count() * hubs.units * 2 * parts,
       [&](int64_t i) {
@@ -258,7 +289,7 @@ KNNCONV_DEVICE void AddPartials(const Hubs& hubs, uint32_t group, int64_t unit) 
 
 __global__ void __launch_bounds__(kThreads) HubTotals(const KNNCONV_PARAMETER Hubs hubs) {
   const TapGemm& gemm = hubs.gemm;
-  if (!MayHaveHubs(gemm)) return WaitForPrerequisites();
+  if (!HaveHubs(hubs)) return WaitForPrerequisites();
   auto group = [&](int64_t item) { return static_cast<uint32_t>(item / hubs.units); };
   ForEachPicked(
       gemm.groups.count() * hubs.units,
@@ -278,9 +309,16 @@ Status RunHubSums(const LaunchSite& site, const TapGemm& gemm, int64_t taps, flo
   Device device;
   KNNCONV_GPU_RETURN_IF_ERROR(GetDevice(site.device, &device));
   const bool empty = HubPartials(gemm, taps) == 0 || gemm.nodes == 0;
-  const Hubs hubs{gemm, empty ? 0 : (taps + kHubTaps - 1) / kHubTaps, partials};
+  Hubs hubs{gemm, empty ? 0 : (taps + kHubTaps - 1) / kHubTaps, partials, 0};
   const int64_t units = gemm.groups.count() * hubs.units, parts = std::min<int64_t>(gemm.batch, kBatchParts);
   const int64_t resident = int64_t{device.multiprocessors} * (2048 / kThreads);  // the sums do not depend on it
+  const int64_t nodes = gemm.groups.count() * gemm.nodes, nodes_of_block = int64_t{kThreads} * kNodesAsked;
+  if (units > 0 && nodes > nodes_of_block) {
+    const int64_t room = gemm.batch * gemm.columns;  // for answers
+    hubs.asking_blocks = static_cast<int32_t>(
+        std::min({CeilDiv(nodes, nodes_of_block / 4), room, int64_t{device.multiprocessors}}));
+  }
+  KNNCONV_GPU_RETURN_IF_ERROR(LaunchDependent<AskNodes>(site, hubs.asking_blocks, kThreads, hubs));
   KNNCONV_GPU_RETURN_IF_ERROR(
       (LaunchDependent<HubSegments>(site, std::min(units * 2 * parts, resident), kThreads, hubs, parts)));
   return LaunchDependent<HubTotals>(site, std::min(units, resident), kThreads, hubs);

@@ -77,6 +77,7 @@ Status Run(const LaunchSite& site, const Dweight& dweight, const Taps& taps, con
   task.chain = static_cast<int32_t>(plan.sizes.chain / kStep);
   task.partials = dweight.partials;
   task.g = dweight.g;
+  task.row_teams = RowTeams(size, plan.sizes.gathers);
   if (dweight.db != nullptr) task.bias_partials = dweight.partials + (plan.blocks + schedule.tiles()) * size.elements();
   KNNCONV_GPU_RETURN_IF_ERROR(dweight.g_type == gpu::Element::kF16
                                   ? LaunchDweight<gpu::Half>(site, plan.tile, maps.x, maps.g, task)

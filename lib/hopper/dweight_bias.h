@@ -4,7 +4,7 @@
 //
 // Where each step has rows of g of its own that all count or all do not, they sum the boxes of g that are there anyway.
 // With a slot order, and where rows of x are gathered, it has not: there, each block sums its share of g's rows from
-// memory while the others multiply.
+// memory while the others multiply, or those that multiply do it first, where the other warps gather.
 #pragma once
 
 #include <cstdint>
@@ -119,15 +119,17 @@ class DweightBoxBias {
   typename DweightRing<Tile>::Place place_;
 };
 
-// Sums the block's shares of g's rows, kBiasSums columns at a time: a thread has four of them and every parts-th row.
-template <typename T, bool kGathers>
-KNNCONV_DEVICE void SumRows(const DweightTask& task, int thread) {
+// Sums the shares of g's rows that one of a block's teams of kBiasWarps has, kBiasSums columns at a time: a thread has
+// four of them and every parts-th row.
+template <typename T, bool kGathers, int kTeams>
+KNNCONV_DEVICE void SumRows(const DweightTask& task, int team, int thread) {
   constexpr int kBatch = 16;  // rows loaded at a time: few threads have to keep memory busy
   const int chunks = static_cast<int>(CeilDiv(task.columns, kBiasSums));
   // Held in registers, these would push the ring's addresses out of them.
   const auto results = [&] { return kGathers ? task.results : 1; };
   const auto shares = [&] { return kGathers ? task.RowShares() : task.schedule.blocks; };
-  for (int unit = blockIdx.x; unit < results() * shares() * chunks; unit += gridDim.x) {
+  const int first_unit = blockIdx.x * kTeams + team;
+  for (int unit = first_unit; unit < results() * shares() * chunks; unit += gridDim.x * kTeams) {
     const int number = unit / chunks, list = kGathers ? number / shares() : 0;
     const int first = (unit - number * chunks) * kBiasSums;
     const int64_t share = CeilDiv(task.g_rows, shares());

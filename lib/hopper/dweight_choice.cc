@@ -75,10 +75,28 @@ DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
   return sizes;
 }
 
-// Whether rows of x are gathered one by one: boxes of a smaller batch would be mostly empty, and they are of one group.
+// Gathering takes longer than the copy engine, so that boxes of channels and columns have to be full, or half full
+// where there are several.
+bool PaysToGather(const Dweight& dweight) {
+  const int64_t boxes = ChannelBoxes(dweight) * CeilDiv(dweight.columns, kBox);
+  return dweight.channels >= kBox && dweight.columns >= kBox &&
+         2 * int64_t{dweight.channels} * dweight.columns >= boxes * kBox * kBox;
+}
+
+// Whether rows of x are gathered one by one: boxes are of one group, and of the batch entries of one node, those that
+// do not exist included.
 bool Gathers(const Dweight& dweight) {
   constexpr int64_t kLeastBatchOfBoxes = 32;
-  return dweight.batch < kLeastBatchOfBoxes || HasGroups(dweight);
+  if (dweight.batch < kLeastBatchOfBoxes || HasGroups(dweight)) return true;
+  return 6 * dweight.batch < 5 * StepsOfRow(dweight) * kStep && PaysToGather(dweight);
+}
+
+constexpr double kL2Bytes = 60e6;  // of an H200
+
+double BytesOf(const Dweight& dweight, const ColumnTaps& taps) {
+  const double groups = double(dweight.shapes.groups.count()) * double(dweight.shapes.members.count());
+  const double elements = double(taps.table.sources) * dweight.channels + double(taps.table.outputs) * dweight.columns;
+  return 2 * groups * double(dweight.batch) * elements;
 }
 
 // Of a list.
@@ -87,7 +105,7 @@ int64_t GatheredPositions(const Dweight& dweight, const ColumnTaps& taps) {
 }
 
 DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
-  constexpr double kGatherCost = 2.7;  // of a box whose lines threads copy
+  constexpr double kGatherCost = 1.6;  // of a box whose lines threads copy
   DweightSizes sizes;
   sizes.lists = 1;
   sizes.boxes = int64_t{dweight.slots} * ChannelBoxes(dweight);
@@ -98,6 +116,7 @@ DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
     sizes.lists = sizes.groups.results;
     sizes.steps = CeilDiv(GatheredPositions(dweight, taps), kStep);
     sizes.box_cost = kGatherCost;
+    sizes.exceeds_l2 = BytesOf(dweight, taps) > kL2Bytes;
     sizes.sums_rows = dweight.db != nullptr;
   }
   return sizes;
@@ -127,7 +146,8 @@ DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const int64_t tiles = sizes.lists * plan.row_tiles * plan.column_tiles;
   // Each block and each tile may bring a part, and its sums for db.
   const int64_t part = size.elements() + (sizes.sums_rows ? 0 : kBiasSums);
-  const int64_t row_sums = sizes.sums_rows ? CeilDiv(sizes.columns, kBiasSums) * kBiasSums : 0;
+  const int64_t sums_of_rows = RowTeams(size, sizes.gathers) * CeilDiv(sizes.columns, kBiasSums) * kBiasSums;
+  const int64_t row_sums = sizes.sums_rows ? sums_of_rows : 0;
   const int64_t room = sizes.partial_elements - tiles * part - (sizes.groups.results - 1) * row_sums;
   const int64_t length = tiles * plan.steps;
   plan.blocks = std::min({int64_t{sizes.multiprocessors}, room / (part + row_sums), length});
@@ -141,11 +161,21 @@ DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   constexpr double kStart = 20;       // of a step
   constexpr double kProduct = 1.25;   // of the tensor cores' peak
   constexpr double kReduction = 1.2;  // of a part written and read again
+  // Where rows are gathered:
+  constexpr double kMissCost = 2.5;     // of g's boxes, where L2 does not hold the operands
+  constexpr double kGatherTime = 1000;  // until the rows of a box are there
+  constexpr int kRing = 212 * 1024;     // bytes of all stages
   const double row_boxes = double(plan.boxes) / double(plan.row_tiles);
   const double column_boxes = double(CeilDiv(sizes.columns, kBox)) / double(plan.column_tiles);
   const double row_box_bytes = double(size.has_strips() ? sizes.strip_lines * kLineBytes : kBoxBytes);
   const double row_bytes = row_boxes * row_box_bytes, column_bytes = column_boxes * kBoxBytes;
-  const double fill = (row_bytes * sizes.box_cost + column_bytes) / kFill;
+  const double column_cost = sizes.exceeds_l2 ? kMissCost : 1;
+  double fill = (row_bytes * sizes.box_cost + column_bytes * column_cost) / kFill;
+  if (sizes.gathers) {
+    // Two stages are with the products; the others wait for rows.
+    const int stages = kRing / ((size.row_boxes() + size.columns / kBox) * kBoxBytes);
+    fill = std::max(fill, kGatherTime * row_boxes / (stages - 2));
+  }
   const double products = size.row_boxes() * size.taps * size.columns * (kStep / 32.0) * kProduct;
   // Products of 64 rows read these and all of their columns.
   const double reads = size.row_boxes() * (kBoxBytes + size.width() * kStep * 2.0) / kShared;
@@ -231,12 +261,8 @@ bool IsWide(const Dweight& dweight) {
 
 bool Pays(const Dweight& dweight, const DenseTaps&) { return IsWide(dweight); }
 
-// Gathering takes longer than the copy engine, so that boxes have to be full, or half full where there are several.
 bool Pays(const Dweight& dweight, const ColumnTaps&) {
-  if (!Gathers(dweight)) return IsWide(dweight);
-  const int64_t boxes = ChannelBoxes(dweight) * CeilDiv(dweight.columns, kBox);
-  return dweight.channels >= kBox && dweight.columns >= kBox &&
-         2 * int64_t{dweight.channels} * dweight.columns >= boxes * kBox * kBox;
+  return Gathers(dweight) ? PaysToGather(dweight) : IsWide(dweight);
 }
 
 bool Pays(const Dweight& dweight, const SlotTaps&) {

@@ -25,8 +25,9 @@ struct DweightSizes {
   int64_t strip_taps = 0, strip_lines = 0;
   double box_cost = 1;  // of a box of x, where one of g takes 1 to fill
   int64_t columns = 0;
-  bool gathers = false;    // rows of x, one by one
-  bool sums_rows = false;  // db, from memory
+  bool gathers = false;     // rows of x, one by one
+  bool sums_rows = false;   // db, from memory
+  bool exceeds_l2 = false;  // what is gathered, and g
   int64_t partial_elements = 0;
   int64_t chain = 0;  // positions
   int multiprocessors = 0;

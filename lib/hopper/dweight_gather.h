@@ -8,9 +8,10 @@
 // A position is a row of g, counted over all batch entries (of all groups that are summed), so that g comes in boxes of
 // 64 rows that follow each other.
 // A box of x has a line for each of a step's positions: the row of x that is its neighbour in the box's slot. (Boxes of
-// one node's batch entries, as in dweight_kernel.h, would be mostly empty.) Two warps copy the lines and read the table
-// ahead of them into shared memory; four are no faster. The ring, the products and the partial sums are those of
-// dweight_kernel.h. What bounds it: the copies of x, a box of which takes 2.7 times as long as one of g.
+// one node's batch entries, as in dweight_kernel.h, would be mostly empty.) A team of two warps copies a step's lines
+// and reads the table ahead of them into shared memory; what takes its time is waiting (for the table, for a stage, for
+// each other), so that several teams take turns. The ring, the products and the partial sums are those of
+// dweight_kernel.h. What bounds it: filling shared memory, about 28 bytes a cycle.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +26,16 @@
 
 namespace knnconv::hopper {
 
-inline constexpr int kGatherThreads = 64;  // one for each position of a step
+inline constexpr int kGatherThreads = 64;  // of a team, one for each position of a step
 static_assert(kGatherThreads == kStep);
 
 inline constexpr int kGatherLines = kGatherThreads / 8;  // that are copied at once, 8 threads a line
 
-// What the gathering warps share.
+// What the warps of a team share.
 template <typename Tile>
 struct GatherTable {
   static constexpr int kAhead = 4, kSteps = kAhead + 1;
-  // The table's entries of the next steps; a thread reads its own.
+  // The table's entries of the team's next steps; a thread reads its own.
   int32_t index[kSteps][Tile::kRowBoxes][kStep];
   // Rows of x, or -1: of a step, and of the one before, which threads may still be copying. A thread's are neighbours.
   int32_t row[2][Tile::kRowBoxes][kGatherLines][kStep / kGatherLines];
@@ -44,23 +45,30 @@ struct GatherTable {
 template <typename Base>
 struct GatherTile : Base {
   static constexpr bool kGathers = true;
-  static constexpr int kTableBytes = sizeof(GatherTable<Base>), kRoom = Base::kRoom - kTableBytes;
+  // Where there are registers for it, a second warpgroup: two of its warps gather, and two sum rows of g.
+  static constexpr bool kHasMoreTeams = LeavesRegisters(Base::kSize);
+  static constexpr int kTeams = kHasMoreTeams ? 3 : 2, kThreads = Base::kThreads + (kHasMoreTeams ? 128 : 0);
+  static constexpr int kTableBytes = kTeams * sizeof(GatherTable<Base>), kRoom = Base::kRoom - kTableBytes;
   static constexpr int kStages = kRoom / Base::kStageBytes < 16 ? kRoom / Base::kStageBytes : 16;
   static constexpr int kSharedBytes = kStages * Base::kStageBytes + 1024 + 256 + kTableBytes;
-  static_assert(kStages >= 3);
+  static_assert(kStages >= 3 && kStages >= kTeams);
   // Gathering takes more registers than issuing boxes.
-  static constexpr int kProductRegisters = Base::kWarpgroups < 3 ? 208 : 144;
+  static constexpr int kProductRegisters = !kHasMoreTeams ? 208 : Base::kWarpgroups < 3 ? 168 : 104;
   static constexpr int kProducerRegisters = Base::kWarpgroups < 3 ? 88 : 80;
 };
 
-// The warps that gather. All threads know the tile; each follows one position of every step through the table.
+// A team of warps that gathers: every so manyth of the block's steps. All threads know the tile; each follows one
+// position of these steps through the table.
 template <typename Tile>
 class DweightGatherer {
   using Table = GatherTable<Tile>;
+  static constexpr int kAdvance = Tile::kTeams * kStep;  // positions from one step of the team to the next
 
  public:
-  KNNCONV_DEVICE DweightGatherer(const DweightTask& task, const CUtensorMap* g, Table& table, int thread)
-      : task_(task), g_(g), table_(table), thread_(thread) {}
+  KNNCONV_DEVICE DweightGatherer(const DweightTask& task, const CUtensorMap* g, Table& table, int team, int thread)
+      : task_(task), g_(g), table_(table), thread_(thread), barrier_(1 + team), until_turn_(team) {
+    place_.Advance(team);
+  }
 
   KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
     for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
@@ -76,28 +84,30 @@ class DweightGatherer {
   }
 
  private:
-  static constexpr int kBarrier = 1;  // of the gathering warps
-
   KNNCONV_DEVICE void RunSegment(const DweightRing<Tile>& ring, const DweightSegment& segment) {
-    const int64_t first = int64_t{segment.first} * kStep + thread_;  // the thread's position in the first step
+    const int steps = static_cast<int>(CeilDiv(segment.steps - until_turn_, Tile::kTeams));  // the team's
+    // The thread's position in the first of them.
+    const int64_t first = int64_t{segment.first + until_turn_} * kStep + thread_;
+    until_turn_ += steps * Tile::kTeams - segment.steps;
+    if (steps <= 0) return;
     const auto outputs = static_cast<uint32_t>(task_.table.outputs);
-    gpu::BatchWalk ahead(segment.list * task_.g_rows + first, kStep, outputs), now = ahead;
+    gpu::BatchWalk ahead(segment.list * task_.g_rows + first, kAdvance, outputs), now = ahead;
     for (int step = 0; step < Table::kAhead; ++step) {
-      ReadTable(step, step < segment.steps && first + step * kStep < task_.g_rows, &ahead);
+      ReadTable(step, step < steps && first + step * kAdvance < task_.g_rows, &ahead);
       gpu::CommitCopies();
     }
     int place = 0, later_place = Table::kAhead;
 #pragma unroll 1
-    for (int step = 0; step < segment.steps; ++step) {
+    for (int step = 0; step < steps; ++step) {
       const int later = step + Table::kAhead;
-      ReadTable(later_place, later < segment.steps && first + later * kStep < task_.g_rows, &ahead);
+      ReadTable(later_place, later < steps && first + later * kAdvance < task_.g_rows, &ahead);
       gpu::CommitCopies();
       gpu::WaitForCopies<Table::kAhead>();
       turn_ ^= 1;
-      FindRows(place, first + step * kStep < task_.g_rows, now);
+      FindRows(place, first + step * kAdvance < task_.g_rows, now);
       now.Advance();
-      SyncThreads(kBarrier, kGatherThreads);
-      LoadStep(ring, segment, static_cast<int>(first + step * kStep) - thread_);
+      SyncThreads(barrier_, kGatherThreads);
+      LoadStep(ring, segment, static_cast<int>(first + step * kAdvance) - thread_);
       place = place == Table::kSteps - 1 ? 0 : place + 1;
       later_place = later_place == Table::kSteps - 1 ? 0 : later_place + 1;
     }
@@ -172,13 +182,14 @@ class DweightGatherer {
       if (channel >= task_.channel_boxes * kBox) channel -= task_.channel_boxes * kBox;
     }
     full->ArriveAfterCopies();
-    place_.Advance();
+    place_.Advance(Tile::kTeams);
   }
 
   const DweightTask& task_;
   const CUtensorMap* const g_;
   Table& table_;
-  const int thread_;
+  const int thread_, barrier_;
+  int until_turn_;  // steps of the block before the team's next one
   typename DweightRing<Tile>::Place place_;
   int row_boxes_ = 0, first_slot_ = 0, first_channel_box_ = 0;  // of the tile
   int turn_ = 0;
@@ -192,7 +203,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   ring.stages = shared + (1024 - SharedAddress(shared) % 1024) % 1024;
   ring.full = reinterpret_cast<Barrier*>(ring.stages + Tile::kStages * Tile::kStageBytes);
   ring.empty = ring.full + Tile::kStages;
-  auto& table = *reinterpret_cast<GatherTable<Tile>*>(ring.empty + Tile::kStages);
+  auto* const tables = reinterpret_cast<GatherTable<Tile>*>(ring.empty + Tile::kStages);  // of each team
   const int warp = Uniform(static_cast<int>(threadIdx.x / 32)), warpgroup = warp / 4;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
@@ -205,15 +216,23 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     LaunchDependents();  // the reduction, whose blocks find room when the first of these end
   }
   __syncthreads();
-  if (warpgroup == 0) {
+  constexpr int kRowTeams = RowTeams(Tile::kSize, true), kRowThreads = kBiasWarps * 32;
+  const int thread = static_cast<int>(threadIdx.x) % kGatherThreads;
+  static_assert(kRowThreads == kGatherThreads);
+  // Two pairs of warps of the first warpgroup and, where there is one more than it takes to multiply, of the last one.
+  if (warpgroup == 0 || warpgroup > Tile::kWarpgroups) {
     if constexpr (Tile::kMovesRegisters) ShrinkRegisters<Tile::kProducerRegisters>();
-    if (warp < kGatherThreads / 32) {
-      DweightGatherer<Tile>(task, &g, table, static_cast<int>(threadIdx.x)).Run(ring);
+    const int pair = (warpgroup == 0 ? warp : warp - Tile::kWarpgroups * 4) * 32 / kGatherThreads;
+    if (pair < Tile::kTeams) {
+      DweightGatherer<Tile>(task, &g, tables[pair], pair, thread).Run(ring);
     } else if (task.bias_partials != nullptr) {
-      SumRows<T, true>(task, static_cast<int>(threadIdx.x) - kGatherThreads);
+      SumRows<T, true, kRowTeams>(task, 0, thread);
     }
   } else {
     if constexpr (Tile::kMovesRegisters) GrowRegisters<Tile::kProductRegisters>();
+    if (kRowTeams > 1 && task.bias_partials != nullptr) {
+      SumRows<T, true, kRowTeams>(task, (warp - 4) * 32 / kRowThreads, thread);
+    }
     DweightProducts<T, Tile>(task, warpgroup - 1).Run(ring);
   }
 }

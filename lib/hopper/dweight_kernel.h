@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     } else if (warp <= kBiasWarps && task.SumsBoxes()) {
       DweightBoxBias<T, Tile>(task, static_cast<int>(threadIdx.x) - 32).Run(ring);
     } else if (warp <= kBiasWarps && task.bias_partials != nullptr) {
-      SumRows<T, false>(task, static_cast<int>(threadIdx.x) - 32);
+      SumRows<T, false, 1>(task, 0, static_cast<int>(threadIdx.x) - 32);
     }
   } else {
     if constexpr (Tile::kMovesRegisters) GrowRegisters<Tile::kProductRegisters>();

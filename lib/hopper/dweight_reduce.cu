@@ -108,11 +108,18 @@ KNNCONV_DEVICE float4 AddRowSums(const DweightReduction& r, int group, int lane,
   const int columns = min(r.task.columns - chunk * kBiasSums, kBiasSums), sums = BiasParts(columns);
   const float4* const partials = reinterpret_cast<const float4*>(r.task.bias_partials) + column % kBiasSums / 4;
   float4 sum = {0, 0, 0, 0};
-  WaitForPrerequisites();
   const int shares = r.task.RowShares();
-  for (int32_t at = lane; at < shares * sums; at += kBiasLanes) {
-    const int64_t part = (int64_t{group} * shares + at / sums) * chunks + chunk;
-    Add(&sum, partials[part * (kBiasSums / 4) + at % sums * (columns / 4)]);
+  WaitForPrerequisites();
+  for (int32_t first = lane; first < shares * sums; first += kBiasBatch * kBiasLanes) {
+    float4 loaded[kBiasBatch] = {};
+#pragma unroll
+    for (int i = 0; i < kBiasBatch; ++i) {
+      const int32_t at = first + i * kBiasLanes;
+      const int64_t part = (int64_t{group} * shares + at / sums) * chunks + chunk;
+      if (at < shares * sums) loaded[i] = partials[part * (kBiasSums / 4) + at % sums * (columns / 4)];
+    }
+#pragma unroll
+    for (int i = 0; i < kBiasBatch; ++i) Add(&sum, loaded[i]);
   }
   return sum;
 }

@@ -59,9 +59,13 @@ struct DweightTask {
   int32_t channels;      // likewise
   const void* g;         // [g_rows, columns], of each list that has its own
   int64_t g_rows;        // of all batch entries, of a list
+  int32_t row_teams;     // of a block, that sum rows of g from memory
 
   // Shares of the rows of g that each group of the result has, where db is summed from memory.
-  KNNCONV_HOST_DEVICE int32_t RowShares() const { return results < schedule.blocks ? schedule.blocks / results : 1; }
+  KNNCONV_HOST_DEVICE int32_t RowShares() const {
+    const int32_t teams = schedule.blocks * row_teams;
+    return results < teams ? teams / results : 1;
+  }
 
   // With kSlots a tile's steps are not of all rows of g, with kGathered some rows of a step may count and others not;
   // there, db is summed from g in memory.
@@ -104,9 +108,10 @@ struct DweightRing {
     int stage = 0;
     uint32_t parity = 0;
 
-    KNNCONV_DEVICE void Advance() {
-      if (++stage < Tile::kStages) return;
-      stage = 0;
+    KNNCONV_DEVICE void Advance(int steps = 1) {  // at most kStages
+      stage += steps;
+      if (stage < Tile::kStages) return;
+      stage -= Tile::kStages;
       parity ^= 1;
     }
   };

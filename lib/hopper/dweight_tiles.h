@@ -33,6 +33,15 @@ struct DweightTileSize {
   KNNCONV_HOST_DEVICE constexpr int64_t elements() const { return int64_t{row_boxes()} * taps * kBox * columns; }
 };
 
+// Whether products leave registers for a second warpgroup that gathers rows of x.
+KNNCONV_HOST_DEVICE constexpr bool LeavesRegisters(const DweightTileSize& size) { return size.width() < 256; }
+
+// Teams of kBiasWarps warps of a block that sum rows of g from memory: two warps that have nothing else to do, or all
+// that multiply.
+KNNCONV_HOST_DEVICE constexpr int RowTeams(const DweightTileSize& size, bool gathers) {
+  return gathers && !LeavesRegisters(size) ? size.warpgroups * 4 / kBiasWarps : 1;
+}
+
 // How many of kBiasSums are of one column, over different positions: those of column c and the next three are the quads
 // c / 4 + i * columns / 4.
 KNNCONV_HOST_DEVICE constexpr int BiasParts(int columns) { return columns < kBiasSums ? kBiasSums / columns : 1; }
@@ -51,7 +60,8 @@ inline constexpr DweightTileSize kDweightTiles[] = {
 };
 
 // Those of them that also gather rows of x (dweight_gather.h).
-#define KNNCONV_FOR_EACH_GATHER_TILE(apply) apply(3, 1, 64, 1) apply(2, 2, 128, 1) apply(2, 1, 256, 1)
+#define KNNCONV_FOR_EACH_GATHER_TILE(apply) \
+  apply(3, 1, 64, 1) apply(3, 1, 128, 1) apply(2, 2, 128, 1) apply(2, 1, 256, 1)
 
 constexpr bool CanGather(const DweightTileSize& size) {
 #define KNNCONV_IS_TILE(...) \

@@ -116,12 +116,14 @@ def test_identity_of_many_nodes():  # cases 21, 33: more nodes than a grid dimen
     np.testing.assert_array_equal(calls.knn_dinput(x, weight, orders, num_inputs=n, out_dtype=F16), x)
 
 
-@pytest.mark.parametrize("batch", [1, 3, 20])
+@pytest.mark.parametrize(("batch", "nodes"), [(1, 13), (3, 13), (20, 13), (3, 4100)])  # of many, a kernel asks each
 @pytest.mark.parametrize("out_dtype", [F32, BF16], ids=str)
-def test_hubs(batch, out_dtype):
+def test_hubs(batch, nodes, out_dtype):
     """Lists of 255 to 5000 taps between short ones, so that units begin and end at, in and between hubs."""
     rng = np.random.default_rng(batch)
-    counts = np.array([3, 256, 5000, 257, 0, 1, 255, 700, 256, 512, 1024, 2, 300])
+    counts = rng.integers(0, 3, nodes)
+    lengths = [3, 256, 5000, 257, 0, 1, 255, 700, 256, 512, 1024, 2, 300]
+    counts[np.linspace(0, nodes - 1, len(lengths)).astype(int)] = lengths
     owners, slots = np.repeat(np.arange(len(counts)), counts), rng.integers(0, 11, counts.sum())
     shuffled = rng.permutation(len(owners))
     owners, slots = owners[shuffled], slots[shuffled]

@@ -179,6 +179,34 @@ void CheckStrips() {
   }
 }
 
+hopper::DweightPlan GatherPlan(const Dweight& dweight, const ColumnTaps& taps) {
+  hopper::DweightPlan plan;
+  hopper::ChooseDweight(dweight, taps, kH200, /*forced=*/true, &plan);
+  return plan;
+}
+
+// Rows of x one by one, where boxes of 64 batch entries are less than five sixths full.
+void CheckGathers() {
+  const auto gathers = [](int64_t batch, int channels, int columns) {
+    return GatherPlan(Gradient(batch, 9, channels, columns), Neighbours(1024, 1024, 9)).sizes.gathers;
+  };
+  for (int64_t batch : {1, 31, 32, 40, 53, 65, 106}) {
+    Require("gathers, batch " + std::to_string(batch), gathers(batch, 64, 64));
+  }
+  for (int64_t batch : {54, 64, 107, 128, 256}) {
+    Require("boxes, batch " + std::to_string(batch), !gathers(batch, 64, 64));
+  }
+  Require("boxes of few channels", !gathers(40, 48, 64) && gathers(31, 48, 64));
+  const auto tile = [](int channels, int columns, int nodes) {
+    return hopper::kDweightTiles[GatherPlan(Gradient(1, 27, channels, columns), Neighbours(nodes, nodes, 27)).tile];
+  };
+  using Tile = hopper::DweightTileSize;
+  Require("100k 64", tile(64, 64, 100000) == Tile{3, 1, 64, 1});
+  Require("100k 128", tile(128, 128, 100000) == Tile{3, 1, 128, 1});
+  Require("100k 64-256", tile(64, 256, 100000) == Tile{2, 2, 128, 1});
+  Require("50k 256", tile(256, 256, 50000) == Tile{2, 1, 256, 1});
+}
+
 void CheckOffsets() {
   Dweight dweight = Gradient(256, 9, 64, 64);
   dweight.x = At(2);
@@ -205,6 +233,7 @@ int main() {
   CheckGroups();
   CheckTiles();
   CheckStrips();
+  CheckGathers();
   CheckOffsets();
   return Result();
 }

@@ -1,6 +1,7 @@
 // Holds Hopper's weight gradients to sums in double precision, tile by tile, and times them. Not part of the test
 // suite: a program for work on the kernels, without JAX. Its argument: check, few, chain, time, time32, small or once.
-// `few`, with names of cases behind it, checks these in the tiles of their choice, for compute-sanitizer.
+// `few`, with names of cases behind it, checks these in the tiles of their choice, for compute-sanitizer; `time` with
+// names times these.
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib -DKNNCONV_HOPPER_POLLS='(1<<26)'
 //         tests/gpu/hopper/check_dweight.cu lib/hopper/dweight*.c* lib/hopper/tensor_map.cc -o check_dweight
 #include <algorithm>
@@ -94,14 +95,17 @@ std::vector<TimedCase> TimedCases() {
       {Table("knn 64 230", 128, 64, 64, 230, 230, 9), 0.011, {a, h}},
       {Table("10 64 230", 10, 64, 64, 230, 230, 9), 0.036, {a}},
       {Table("30 256", 30, 256, 256, 256, 256, 9), 0, {b, c}},
-      {Table("40 256", 40, 256, 256, 256, 256, 9), 0, {b, c}},
+      {Table("40 256", 40, 256, 256, 256, 256, 9), 0, {b, c, d}},
+      {Table("40 64 230", 40, 64, 64, 230, 230, 9), 0, {a}},
+      {Table("100 128", 100, 128, 128, 512, 512, 9), 0, {b}},
+      {Table("50 64", 50, 64, 64, 1024, 1024, 9), 0, {a}},
       {Table("100k 64", 1, 64, 64, 100000, 100000, 27), 0.148, {a, b}},
-      {Table("100k 64-256", 1, 64, 256, 100000, 100000, 27), 0, {b, c}},
-      {Table("100k 128", 1, 128, 128, 100000, 100000, 27), 0.41, {b, c}},
-      {Table("50k 256", 1, 256, 256, 50000, 50000, 27), 0.717, {b, c}},
+      {Table("100k 64-256", 1, 64, 256, 100000, 100000, 27), 0, {b, c, d}},
+      {Table("100k 128", 1, 128, 128, 100000, 100000, 27), 0.41, {b, c, d}},
+      {Table("50k 256", 1, 256, 256, 50000, 50000, 27), 0.717, {b, c, d}},
       {Groups(Table("per sample 64", 1, 64, 64, 4096, 4096, 16), 16, true, true, true, true), 0, {a, b}},
       {Table("one table 64", 1, 64, 64, 65536, 65536, 16), 0, {a, b}},
-      {Groups(Table("per sample 128", 1, 128, 128, 4096, 4096, 16), 16, true, true, true, true), 0, {b, c}},
+      {Groups(Table("per sample 128", 1, 128, 128, 4096, 4096, 16), 16, true, true, true, true), 0, {b, c, d}},
       {Table("one table 128", 1, 128, 128, 65536, 65536, 16), 0, {b, c}},
       {Groups(Table("gradients 64", 1, 64, 64, 4096, 4096, 16), 16, false, true, true, true), 0, {a, b}},
       {Table("slots 64", 256, 64, 64, 1024, 1024, 9, 9), 0.09, {h}},
@@ -119,9 +123,10 @@ std::vector<TimedCase> TimedCases() {
   };
 }
 
-void TimeAll(Element result, int most_batch = 1 << 30) {
+void TimeAll(Element result, int most_batch = 1 << 30, const std::vector<std::string>& names = {}) {
   for (const TimedCase& c : TimedCases()) {
     if (c.shape.batch > most_batch) continue;
+    if (!names.empty() && std::find(names.begin(), names.end(), c.shape.name) == names.end()) continue;
     std::vector<int> tiles = {-1};
     if (result != Element::kF32) tiles.insert(tiles.end(), c.tiles.begin(), c.tiles.end());
     Time(c.shape, c.target, tiles, result);
@@ -143,11 +148,12 @@ void RunAll() {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
+  const std::vector<std::string> names(argv + std::min(argc, 2), argv + argc);
   int failures = 0;
   if (what == "all" || what == "check") failures += CheckTiles();
-  if (what == "few") failures += CheckFew({argv + 2, argv + argc});
+  if (what == "few") failures += CheckFew(names);
   if (what == "all" || what == "chain") failures += CheckChains();
-  if (what == "all" || what == "time") TimeAll(Element::kBF16);
+  if (what == "all" || what == "time") TimeAll(Element::kBF16, 1 << 30, names);
   if (what == "time32") TimeAll(Element::kF32);
   if (what == "small") TimeAll(Element::kBF16, 40);
   if (what == "once") RunAll();

@@ -63,8 +63,8 @@ inline Case Groups(Case c, int groups, bool are_summed, bool own_x, bool own_g, 
 inline std::vector<Case> ValueCases() {
   return {
       Table("columns", 70, 72, 88, 41, 37, 9),
-      Table("columns_wide", 33, 200, 328, 23, 45, 5),
-      Table("columns_deep", 96, 64, 64, 300, 257, 9),
+      Table("columns_wide", 57, 200, 328, 23, 45, 5),
+      Table("columns_deep", 110, 64, 64, 300, 257, 9),
       Table("slots", 70, 72, 88, 41, 37, 9, 7),
       Table("slots_many", 40, 136, 200, 41, 60, 5, 150),
       Dense("dense", 5, 13, 9, 64, 64, 3, 1, 1),
@@ -85,6 +85,8 @@ inline std::vector<Case> GatherCases() {
       Table("gathered_batch", 31, 72, 88, 23, 45, 9),
       Table("gathered_deep", 2, 136, 72, 90, 4100, 3),
       Table("gathered_narrow", 5, 8, 24, 30, 20, 3),
+      Table("gathered_part", 70, 64, 64, 300, 57, 9),
+      Table("gathered_part_wide", 33, 200, 328, 23, 45, 5),
   };
 }
 
