@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "gpu/async_copy.h"
 #include "gpu/halo_block.h"
@@ -21,7 +22,12 @@ KNNCONV_DEVICE uint4 ReadElements(const From* from, int count, int pitch) {
   HaloChunk<T> chunk;
 #pragma unroll
   for (int e = 0; e < kMost; ++e) {
-    if (e < count) chunk.value[e] = FromFloat<T>(ToFloat(from[int64_t{e} * pitch]));
+    if (e >= count) continue;
+    if constexpr (std::is_same_v<T, From>) {
+      chunk.value[e] = from[int64_t{e} * pitch];
+    } else {
+      chunk.value[e] = FromFloat<T>(ToFloat(from[int64_t{e} * pitch]));
+    }
   }
   return chunk.bits;
 }

@@ -5,20 +5,13 @@
 #include "gpu/arithmetic.h"
 #include "gpu/dweight_plan.h"
 #include "hopper/device.h"
+#include "hopper/dweight_chain.h"
 #include "hopper/dweight_strips.h"
 
 namespace knnconv::hopper {
 namespace {
 
 using gpu::CeilDiv, gpu::IsAligned, gpu::Dweight, gpu::DenseTaps, gpu::ColumnTaps, gpu::SlotTaps;
-
-// Positions whose products lie in one chain: those of the portable kernels where results are fp32. Each 16 of them may
-// lose an eps32 of a sum of one sign, so that chains this much longer still lose a fraction of what rounding to 16 bits
-// does.
-int64_t ChainPositions(gpu::Element result) {
-  const int times = result == gpu::Element::kF32 ? 1 : result == gpu::Element::kF16 ? 4 : 8;
-  return int64_t{times} * gpu::kChainPositions;
-}
 
 constexpr int kLeastCorner = -128, kMostCorner = 127;  // of the copy engine's pixels
 

@@ -12,6 +12,12 @@ gpu::Status RunHalo(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const
   if (!site.prepare && !HasPairs(gemm)) {
     KNNCONV_GPU_RETURN_IF_ERROR(Encode(ImageMap(gemm.source_type, gemm.source, gemm.batch, gemm.window.source_size,
                                                 gemm.depth, plan.halo, plan.pixel_bytes), &maps.source));
+  }
+  if (!site.prepare && HasPairs(gemm)) {
+    KNNCONV_GPU_RETURN_IF_ERROR(Encode(LineMap(gemm.source_type, gemm.source, gemm.batch, gemm.window.source_size,
+                                               gemm.depth, plan.halo[0], plan.pair_lines.raw_pitch), &maps.source));
+  }
+  if (!site.prepare && !HasPairs(gemm) && !HasFolds(gemm)) {
     KNNCONV_GPU_RETURN_IF_ERROR(
         Encode(SlotMap(gemm, plan.steps_of_group * kHaloDepth, HaloColumns(gemm)), &maps.weight));
     for (int i = 0; i < plan.classes_of_pixels.count; ++i) {

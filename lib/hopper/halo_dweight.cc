@@ -15,7 +15,10 @@ gpu::Status RunHalo(const gpu::LaunchSite& site, const Dweight& dweight, const D
   CUtensorMap x{}, g{};
   KNNCONV_GPU_RETURN_IF_ERROR(PrepareTensorMaps());
   if (!site.prepare) {
-    if (!HasPatches(dweight)) {
+    if (HasPairs(plan)) {
+      KNNCONV_GPU_RETURN_IF_ERROR(Encode(LineMap(dweight.x_type, dweight.x, dweight.batch, taps.in_size,
+                                                 dweight.channels, plan.halo[0], plan.pair_lines.raw_pitch), &x));
+    } else if (!HasPatches(plan)) {
       KNNCONV_GPU_RETURN_IF_ERROR(Encode(ImageMap(type, dweight.x, dweight.batch, taps.in_size, dweight.channels,
                                                   plan.halo, plan.pixel_bytes), &x));
     }

@@ -20,9 +20,11 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int part_of_slice = block / warps / plan.units, kind = part_of_slice % plan.kinds;
   const int tile = part_of_slice / plan.kinds;
   const int thread = block % warps * 32 + lane, slices = plan.slices;
-  const int group = kind * plan.groups_of_kind + unit / plan.group_units, across = group / plan.pieces;
+  const int group = kind * plan.groups_of_kind + unit / plan.group_units, column_of_taps = group / plan.pieces;
   const int in_group = unit % plan.group_units * 8 + lane % 4 * 2, tap = in_group >> plan.tap_elements_log2;
-  const int down = group % plan.pieces * plan.taps_of_group + tap;
+  const int beside = tap & ((1 << plan.taps_beside_log2) - 1);
+  const int down = group % plan.pieces * plan.taps_of_group + (tap >> plan.taps_beside_log2);
+  const int across = (column_of_taps << plan.taps_beside_log2) + beside;
   const int channel = in_group - (tap << plan.tap_elements_log2);
   const int row = (down * plan.taps_across + across) * dweight.channels + channel;
   const int column = tile * kDweightColumns + thread / 32 * 16 + lane / 4;
@@ -53,7 +55,8 @@ __global__ void __launch_bounds__(kWarps * 32)
     const int unit_row = unit * 8 + lane % 4 * 2 + i % 2;
     if (unit_row == plan.bias_row) {
       if (kind == 0 && dweight.db != nullptr) gpu::StoreElement(dweight.db, dweight.db_type, own_column, value[i]);
-    } else if (unit_row < plan.bias_row && down < plan.taps_down && channel + i % 2 < dweight.channels) {
+    } else if (unit_row < plan.weight_rows && down < plan.taps_down && across < plan.taps_across &&
+               channel + i % 2 < dweight.channels) {
       gpu::StoreElement(dweight.dw, dweight.dw_type, int64_t{row + i % 2} * dweight.columns + own_column, value[i]);
     }
   }

@@ -25,6 +25,20 @@ inline BoxMap ImageMap(gpu::Element type, const void* address, int64_t images, c
   return map;
 }
 
+// Boxes of `lines` of [images, rows, columns, channels] as they lie in memory, each of `line_bytes`.
+inline BoxMap LineMap(gpu::Element type, const void* address, int64_t images, const int32_t (&size)[2],
+                      int64_t channels, int lines, int line_bytes) {
+  const int element = gpu::ElementBytes(type);
+  const auto box = static_cast<uint32_t>(line_bytes / element);
+  BoxMap map{type, address, 3, {}, {}, {box, static_cast<uint32_t>(lines), 1}, 0};
+  map.size[0] = static_cast<uint64_t>(size[1] * channels);
+  map.size[1] = static_cast<uint64_t>(size[0]);
+  map.size[2] = static_cast<uint64_t>(images);
+  map.stride[0] = map.size[0] * element;
+  map.stride[1] = map.stride[0] * map.size[1];
+  return map;
+}
+
 // Boxes of one slot's weights [slots, depth, columns]: `depth` lines of `columns`; transposed, [slots, columns, depth]:
 // `columns` lines of `depth`.
 inline BoxMap SlotMap(const gpu::TapGemm& gemm, int depth, int columns) {

@@ -10,12 +10,15 @@
 
 namespace knnconv::hopper {
 
+enum class HaloLayout : int { kLines, kPairs, kFolds };  // halo_plan.h
+
 // kGroupSteps: steps of 16 in depth of a tap; 1 with pairs.
-template <typename T_, bool kPairs_, bool kTransposed_, int kColumns_, int kGroupSteps_>
+template <typename T_, HaloLayout kLayout, bool kTransposed_, int kColumns_, int kGroupSteps_>
 struct HaloShape {
   using T = T_;
   using Deal = gpu::ColumnDeal<kColumns_ / 8>;  // with pairs
-  static constexpr bool kPairs = kPairs_, kTransposed = kTransposed_;
+  static constexpr bool kPairs = kLayout == HaloLayout::kPairs, kTransposed = kTransposed_;
+  static constexpr bool kWeightsInParts = kLayout == HaloLayout::kLines;
   static constexpr int kColumns = kColumns_, kGroupSteps = kGroupSteps_, kThreads = kHaloTeams * kTeamThreads;
   static constexpr int kStepBytes = kHaloDepth * kColumns * 2;  // of weights
   static constexpr int kGroupBytes = kGroupSteps * kStepBytes;
@@ -31,10 +34,9 @@ using HaloSums = float[kHaloBlocks][Shape::kColumns / 2];
 KNNCONV_DEVICE int BlockDown(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? block : 0; }
 KNNCONV_DEVICE int BlockAcross(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? 0 : block; }
 
-// Two teams and two others multiply in turn, so that of each pair one multiplies while the other waits for copies,
-// makes pairs or stores; a team alone does not keep the tensor cores busy, since its products wait for each other. It
-// passes its turn on before its last products, so that others follow without a gap. All teams of a block take equally
-// many turns.
+// Two teams and two others multiply in turn, so that of each pair one multiplies while the other waits for copies or
+// stores; a team alone does not keep the tensor cores busy, since its products wait for each other. It passes its turn
+// on before its last products, so that others follow without a gap. All teams of a block take equally many turns.
 class Turns {
  public:
   KNNCONV_DEVICE Turns(int team, int count) : team_(team), left_(count) {
@@ -55,6 +57,11 @@ class Turns {
 
   const int team_;
   int left_;
+};
+
+// Teams that multiply whenever they have a tile.
+struct NoTurns {
+  KNNCONV_DEVICE void Pass() const {}
 };
 
 // Where a tile's operands begin, and how wgmma finds them.
@@ -80,15 +87,15 @@ struct HaloOperands {
 };
 
 // Starts a tile's products, and leaves them running. All that moves are the lower halves of descriptions.
-// `weight_parts`: barriers of the weights, or null where they are there. Before the last line of taps, passes the turn.
-template <typename Shape>
+// `weight_parts`: barriers of weights that arrive in parts, else unused. Before the last line of taps, passes the turn.
+template <typename Shape, typename Order>
 KNNCONV_DEVICE void StartProducts(const HaloPlan& plan, const HaloBlock& place, const HaloOperands<Shape>& operands,
-                                  Barrier* weight_parts, Turns& turns, HaloSums<Shape>& sums) {
+                                  Barrier* weight_parts, Order& turns, HaloSums<Shape>& sums) {
   uint32_t line = 0, b_low = operands.b_low;
   if (place.lines == 0) turns.Pass();
 #pragma unroll 1
   for (int i = 0; i < place.lines; ++i) {
-    if constexpr (!Shape::kPairs) weight_parts[min(i, kWeightParts - 1)].Wait(0);
+    if constexpr (Shape::kWeightsInParts) weight_parts[min(i, kWeightParts - 1)].Wait(0);
     if (i == place.lines - 1) turns.Pass();
     uint32_t at = line;
 #pragma unroll 1

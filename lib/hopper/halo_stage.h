@@ -1,4 +1,4 @@
-// What a halo kernel puts into shared memory for wgmma: halos, weights, and pairs of pixels.
+// What a halo kernel puts into shared memory for wgmma: halos and weights.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ KNNCONV_DEVICE HaloBlock OpenHalo(const gpu::TapGemm& gemm, const HaloPlan& plan
   const PixelLine &down = pixels.line[0], &across = pixels.line[1];
   const int line_step = uniform(down.offset_step * plan.halo_line / 16);
   if constexpr (Shape::kPairs) {
-    return {pixels, pixel_class, first_column, part, uniform(down.count), plan.steps_of_group, 0, line_step, 2};
+    return {pixels, pixel_class, first_column, part, uniform(down.count), plan.steps_of_group, 0, line_step,
+            2 * plan.pair_step};
   }
   const int first_at = uniform(down.offset * plan.halo_line + across.offset * plan.pixel_bytes);
   const int column_step = uniform(across.offset_step * plan.pixel_bytes / 16);
@@ -56,32 +57,6 @@ KNNCONV_DEVICE void FillBias(const gpu::TapGemm& gemm, const HaloPlan& plan, con
   }
 }
 
-// For i from the thread's number on, in steps of `threads`: store(i, load(i)), with kBatch loads in flight; with the
-// first in flight, meanwhile().
-template <int kBatch, typename Load, typename Store, typename Meanwhile>
-KNNCONV_DEVICE void CopyWeights(int count, int threads, const Load& load, const Store& store,
-                                const Meanwhile& meanwhile) {
-  uint4 value[kBatch];
-  const auto load_batch = [&](int first) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i * threads < count) value[i] = load(first + i * threads);
-    }
-  };
-  int first = static_cast<int>(threadIdx.x);
-  load_batch(first);
-  meanwhile();
-#pragma unroll 1
-  while (first < count) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i * threads < count) store(first + i * threads, value[i]);
-    }
-    first += kBatch * threads;
-    load_batch(first);
-  }
-}
-
 // Where in a step's weights (two halves of 8 in depth, of cores of 8 columns) a core's line of 16 bytes lies.
 template <typename Shape>
 KNNCONV_DEVICE int CoreLine(int half, int core, int line) {
@@ -104,9 +79,9 @@ KNNCONV_DEVICE void LoadWeightLine(const gpu::TapGemm& gemm, const HaloBlock& bl
 }
 
 // Weights of pairs as wgmma's B: a core's lines are columns, of two taps with 4 channels each.
-template <typename Shape, typename Meanwhile>
-KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block, char* to,
-                                     const Meanwhile& meanwhile) {
+template <typename Shape>
+KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& plan, const HaloBlock& block,
+                                     char* to) {
   using T = typename Shape::T;
   const T* const weight = static_cast<const T*>(gemm.weight);
   // Unit i: a column's channels of one tap; lines of taps are filled up to whole steps.
@@ -123,41 +98,7 @@ KNNCONV_DEVICE void StagePairWeights(const gpu::TapGemm& gemm, const HaloPlan& p
     char* const line = to + tap / 4 * Shape::kStepBytes + CoreLine<Shape>(tap / 2 % 2, position / 8, position % 8);
     *reinterpret_cast<uint2*>(line + tap % 2 * 8) = make_uint2(bits.x, bits.y);
   };
-  CopyWeights<4>(plan.steps * 4 * Shape::kColumns, Shape::kThreads, load, store, meanwhile);
-}
-
-// Puts the thread's share of raw lines in place as pairs, and as singles if there are. The last pair's second pixel may
-// be none of the halo's.
-template <typename T, typename From>
-KNNCONV_DEVICE void MakePairs(const gpu::TapGemm& gemm, const HaloPlan& plan, const gpu::HaloPlace& place, int thread,
-                              const char* raw, char* to) {
-  const gpu::WindowTaps& window = gemm.window;
-  const gpu::HaloShare& share = plan.pair_share;
-  const gpu::Divisor::Result first = share.by_width.Divide(thread);
-  if (first.quotient >= share.rows) return;
-  const int depth = gemm.depth, pixel_bytes = depth * static_cast<int>(sizeof(From));
-  // Only where in 16 bytes a line starts is of interest.
-  const uint32_t line_bits = static_cast<uint32_t>(window.source_size[1]) * pixel_bytes;
-  const uint32_t corner_bits = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(place.image)) +
-                               place.line * line_bits + place.column * static_cast<uint32_t>(pixel_bytes);
-#pragma unroll 1
-  for (int pair = first.remainder; pair < plan.pairs; pair += share.width) {
-    const int column = place.column + 2 * pair;
-    const bool has_first = gpu::IsInside(column, window.source_size[1]);
-    const bool has_second = gpu::IsInside(column + 1, window.source_size[1]) && 2 * pair + 1 < plan.halo[1];
-#pragma unroll 2
-    for (int line = first.quotient; line < plan.halo[0]; line += share.rows) {
-      const bool inside = gpu::IsInside(place.line + line, window.source_size[0]);
-      const int shift = static_cast<int>((corner_bits + line * line_bits) % 16);
-      const From* const at =
-          reinterpret_cast<const From*>(raw + line * plan.raw_pitch + shift + 2 * pair * pixel_bytes);
-      const uint4 one = gpu::ReadElements<T, gpu::kMostQuadChannels>(at, inside && has_first ? depth : 0, 1);
-      const uint4 two = gpu::ReadElements<T, gpu::kMostQuadChannels>(at + depth, inside && has_second ? depth : 0, 1);
-      char* const into = to + line * plan.halo_line + pair * 16;
-      *reinterpret_cast<uint4*>(into) = make_uint4(one.x, one.y, two.x, two.y);
-      if (plan.singles_at > 0) *reinterpret_cast<uint4*>(into + plan.singles_at) = make_uint4(one.x, one.y, 0, 0);
-    }
-  }
+  gpu::CopyBatched<4>(plan.steps * 4 * Shape::kColumns, Shape::kThreads, load, store);
 }
 
 }  // namespace knnconv::hopper

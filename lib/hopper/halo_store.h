@@ -110,6 +110,13 @@ KNNCONV_DEVICE void StoreDealtAs(const gpu::TapGemm& gemm, const HaloPlan& plan,
   const int lane = thread % 32, first_line = tile.i + thread / 32 * 2, first_pixel = tile.j + lane / 4;
   const int first_column = block.first_column + lane % 4 * kWidth;
   Out* const image = static_cast<Out*>(gemm.out) + int64_t{tile.image} * gemm.nodes * gemm.columns + first_column;
+  constexpr int kGroupColumns = 8 * Deal::kGroup;
+  float own_bias[Deal::kGroups][kWidth];  // read before the first store, which the compiler might take for one to it
+#pragma unroll
+  for (int group = 0; group < Deal::kGroups; ++group) {
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) own_bias[group][e] = bias[group * kGroupColumns + lane % 4 * kWidth + e];
+  }
 #pragma unroll
   for (int i = 0; i < kHaloBlocks; ++i) {
     const int w = first_pixel + BlockAcross(plan, i) * kBlockSide;
@@ -122,13 +129,11 @@ KNNCONV_DEVICE void StoreDealtAs(const gpu::TapGemm& gemm, const HaloPlan& plan,
       Out* const out = image + pixel * gemm.columns;
 #pragma unroll
       for (int group = 0; group < Deal::kGroups; ++group) {
-        constexpr int kGroupColumns = 8 * Deal::kGroup;
         const int left = gemm.columns - first_column - group * kGroupColumns;
         float value[kWidth];
 #pragma unroll
         for (int e = 0; e < kWidth; ++e) {
-          value[e] = sums[i][(group * Deal::kGroup + e / 2) * 4 + half * 2 + e % 2] +
-                     bias[group * kGroupColumns + lane % 4 * kWidth + e];
+          value[e] = sums[i][(group * Deal::kGroup + e / 2) * 4 + half * 2 + e % 2] + own_bias[group][e];
         }
         gpu::StoreColumns(out + group * kGroupColumns, value, left);
       }

@@ -73,16 +73,22 @@ KNNCONV_DEVICE void PinSums(float (&sums)[kCount]) {
 
 #define KNNCONV_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define KNNCONV_SUMS_8(i) KNNCONV_SUMS_4(i), KNNCONV_SUMS_4(i + 4)
+#define KNNCONV_SUMS_12(i) KNNCONV_SUMS_8(i), KNNCONV_SUMS_4(i + 8)
 #define KNNCONV_SUMS_16(i) KNNCONV_SUMS_8(i), KNNCONV_SUMS_8(i + 8)
+#define KNNCONV_SUMS_24(i) KNNCONV_SUMS_16(i), KNNCONV_SUMS_8(i + 16)
+#define KNNCONV_SUMS_28(i) KNNCONV_SUMS_24(i), KNNCONV_SUMS_4(i + 24)
 #define KNNCONV_SUMS_32(i) KNNCONV_SUMS_16(i), KNNCONV_SUMS_16(i + 16)
 #define KNNCONV_SUMS_48(i) KNNCONV_SUMS_32(i), KNNCONV_SUMS_8(i + 32), KNNCONV_SUMS_8(i + 40)
 #define KNNCONV_SUMS_64(i) KNNCONV_SUMS_32(i), KNNCONV_SUMS_32(i + 32)
 #define KNNCONV_SUMS_96(i) KNNCONV_SUMS_64(i), KNNCONV_SUMS_32(i + 64)
 #define KNNCONV_SUMS_128(i) KNNCONV_SUMS_64(i), KNNCONV_SUMS_64(i + 64)
 #define KNNCONV_LIST_4 "%0, %1, %2, %3"
-#define KNNCONV_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define KNNCONV_LIST_32 KNNCONV_LIST_16 \
-  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define KNNCONV_LIST_8 KNNCONV_LIST_4 ", %4, %5, %6, %7"
+#define KNNCONV_LIST_12 KNNCONV_LIST_8 ", %8, %9, %10, %11"
+#define KNNCONV_LIST_16 KNNCONV_LIST_12 ", %12, %13, %14, %15"
+#define KNNCONV_LIST_24 KNNCONV_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define KNNCONV_LIST_28 KNNCONV_LIST_24 ", %24, %25, %26, %27"
+#define KNNCONV_LIST_32 KNNCONV_LIST_28 ", %28, %29, %30, %31"
 #define KNNCONV_LIST_48 KNNCONV_LIST_32 \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define KNNCONV_LIST_64 KNNCONV_LIST_48 \
@@ -113,10 +119,15 @@ KNNCONV_DEVICE void PinSums(float (&sums)[kCount]) {
 // 16 * (t / 32) + 8 * h + t % 32 / 4 the columns 8 * j + 2 * (t % 4) + {0, 1} in d[4 * j + 2 * h + {0, 1}].
 template <typename T, int kN, Major kMajorA, Major kMajorB>
 KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate = true) {
-  static_assert(kN == 8 || kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256, "no such product");
+  static_assert(kN == 8 || kN == 16 || kN == 24 || kN == 32 || kN == 48 || kN == 56 || kN == 64 || kN == 96 ||
+                    kN == 128 || kN == 192 || kN == 256, "no such product");
   const int add = accumulate ? 1 : 0;
   KNNCONV_WGMMA_OF(8, 4, 4, 5, 6, 7, 8)
+  KNNCONV_WGMMA_OF(16, 8, 8, 9, 10, 11, 12)
+  KNNCONV_WGMMA_OF(24, 12, 12, 13, 14, 15, 16)
   KNNCONV_WGMMA_OF(32, 16, 16, 17, 18, 19, 20)
+  KNNCONV_WGMMA_OF(48, 24, 24, 25, 26, 27, 28)
+  KNNCONV_WGMMA_OF(56, 28, 28, 29, 30, 31, 32)
   KNNCONV_WGMMA_OF(64, 32, 32, 33, 34, 35, 36)
   KNNCONV_WGMMA_OF(96, 48, 48, 49, 50, 51, 52)
   KNNCONV_WGMMA_OF(128, 64, 64, 65, 66, 67, 68)
@@ -145,8 +156,15 @@ KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], const uint32_t (&a)[4], uint
 #undef KNNCONV_WGMMA_OF
 #undef KNNCONV_WGMMA
 #undef KNNCONV_LIST_4
+#undef KNNCONV_LIST_8
+#undef KNNCONV_LIST_12
 #undef KNNCONV_LIST_16
+#undef KNNCONV_LIST_24
+#undef KNNCONV_LIST_28
+#undef KNNCONV_SUMS_12
 #undef KNNCONV_SUMS_16
+#undef KNNCONV_SUMS_24
+#undef KNNCONV_SUMS_28
 #undef KNNCONV_LIST_32
 #undef KNNCONV_SUMS_32
 #undef KNNCONV_LIST_48

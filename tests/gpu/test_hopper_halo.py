@@ -33,13 +33,32 @@ PAIRS = [
     (1, 30, 32, 1, 24, (2, 3), (1, 2), (0, 1), (2, 1), (28, 16)),
     (3, 17, 24, 4, 40, (3, 4), (2, 2), (1, 0), (1, 1), (9, 11)),
     (1, 19, 32, 2, 8, (3, 3), (3, 2), (-1, -2), (1, 1), (5, 13)),
+    (2, 32, 32, 3, 32, (3, 3), (1, 1), (1, 1), (1, 1), (32, 32)),
+    (1, 20, 34, 4, 72, (2, 8), (2, 1), (0, 3), (1, 1), (10, 32)),
 ]
 # Weight gradients of up to 4 channels: ragged tiles, and what lies between the pixels of a stride.
 PATCHES = [
-    (2, 32, 32, 3, 32, (3, 3), (1, 1), (1, 1), (1, 1), (32, 32)),
+    (2, 31, 33, 3, 32, (3, 3), (1, 1), (1, 1), (1, 1), (31, 33)),
     (3, 21, 19, 4, 64, (2, 3), (2, 1), (0, -1), (1, 2), (10, 13)),
     (1, 12, 40, 1, 64, (1, 2), (1, 3), (0, 2), (1, 1), (12, 14)),
     (2, 30, 31, 2, 8, (4, 2), (1, 1), (3, 1), (2, 1), (30, 32)),
+]
+# The same of up to 3 channels, from images that fill whole tiles.
+PAIR_GRADIENTS = [
+    (2, 32, 32, 3, 32, (3, 3), (1, 1), (1, 1), (1, 1), (32, 32)),
+    (2, 32, 32, 3, 64, (7, 7), (2, 2), (3, 3), (1, 1), (16, 16)),
+    (1, 35, 20, 2, 40, (5, 5), (2, 2), (1, 2), (1, 1), (16, 8)),
+    (1, 32, 16, 3, 64, (5, 5), (2, 1), (2, 2), (1, 1), (16, 16)),
+    (3, 12, 72, 1, 56, (4, 8), (1, 2), (1, 0), (2, 1), (8, 32)),
+]
+# Dinput of up to 4 channels: pixels of each stride in folds, some without a tap.
+FOLDS = [
+    (2, 32, 32, 3, 32, (3, 3), (1, 1), (1, 1), (1, 1), (32, 32)),
+    (2, 37, 41, 3, 64, (7, 7), (2, 2), (3, 3), (1, 1), (19, 21)),
+    (1, 30, 27, 4, 24, (5, 4), (1, 3), (2, 0), (1, 1), (30, 8)),
+    (3, 19, 20, 1, 8, (2, 3), (3, 1), (0, -1), (2, 2), (6, 14)),
+    (1, 9, 50, 2, 48, (1, 2), (4, 2), (0, 0), (1, 1), (3, 25)),
+    (1, 16, 17, 4, 16, (3, 3), (3, 3), (0, 1), (1, 1), (5, 6)),
 ]
 TYPES = [(F16, F16), (BF16, BF16), (F16, F32), (BF16, F32)]
 HOPPER = {"kernel": "hopper"}
@@ -60,7 +79,7 @@ def test_forward(shape, dtype, out_dtype):
         _check(y, oracle.dense_forward, operands, out_dtype, output_size=shape[-1], **window)
 
 
-@pytest.mark.parametrize("shape", LINES + STRIDED, ids=str)
+@pytest.mark.parametrize("shape", LINES + STRIDED + FOLDS, ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype"), TYPES)
 def test_dinput(shape, dtype, out_dtype):
     _, weight, _, g, _, window = gpu_problems.dense(shape, dtype)
@@ -68,10 +87,10 @@ def test_dinput(shape, dtype, out_dtype):
     _check(dx, oracle.dense_dinput, (g, weight), out_dtype, input_size=shape[1:3], **window)
 
 
-@pytest.mark.parametrize("shape", LINES + PATCHES, ids=str)
+@pytest.mark.parametrize("shape", LINES + PATCHES + PAIR_GRADIENTS, ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype"), TYPES)
 def test_dweight(shape, dtype, out_dtype):
-    for x_dtype in (dtype, F32) if shape in PATCHES else (dtype,):
+    for x_dtype in (dtype, F32) if shape[3] <= 4 else (dtype,):
         x, _, _, g, _, window = gpu_problems.dense(shape, dtype, x_dtype)
         window["kernel_size"] = shape[5]
         found = gpu_dweight_calls.dense_dweight(x, g, out_dtype=out_dtype, **HOPPER, **window)
@@ -105,7 +124,7 @@ def test_infinity_reaches_its_window_alone(shape, dtype):
     np.testing.assert_array_equal(np.isinf(y), np.isinf(exact))
 
 
-@pytest.mark.parametrize("shape", [LINES[0], *PATCHES], ids=str)
+@pytest.mark.parametrize("shape", [LINES[0], *PATCHES, *PAIR_GRADIENTS], ids=str)
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_infinity_reaches_its_taps_alone(shape, dtype):
     x, _, _, g, _, window = gpu_problems.dense(shape, dtype)
@@ -143,7 +162,14 @@ def test_same_bits_every_time():  # case 11
         # Rows keep their bits in whatever batch they sit.
         alone = calls.dense_forward(x[-1:], weight, bias, output_size=shape[-1], out_dtype=F32, **HOPPER, **window)
         assert alone.tobytes() == forward(**HOPPER, **window)[-1:].tobytes()
-    x, _, _, g, _, window = gpu_problems.dense(LINES[0], BF16)
-    dweight = functools.partial(gpu_dweight_calls.dense_dweight, x, g, kernel_size=(3, 3), out_dtype=F32)
-    first = [value.tobytes() for value in dweight(**HOPPER, **window)]
-    assert all([value.tobytes() for value in dweight(**HOPPER, **window)] == first for _ in range(5))
+    for shape in LINES[0], *PAIR_GRADIENTS[:2]:
+        x, _, _, g, _, window = gpu_problems.dense(shape, BF16)
+        dweight = functools.partial(gpu_dweight_calls.dense_dweight, x, g, kernel_size=shape[5], out_dtype=F32)
+        first = [value.tobytes() for value in dweight(**HOPPER, **window)]
+        assert all([value.tobytes() for value in dweight(**HOPPER, **window)] == first for _ in range(5))
+    for shape in FOLDS[:2]:
+        _, weight, _, g, _, window = gpu_problems.dense(shape, BF16)
+        static = {"input_size": shape[1:3], "out_dtype": F32} | HOPPER | window
+        first = calls.dense_dinput(g, weight, **static)
+        assert calls.dense_dinput(g, weight, **static).tobytes() == first.tobytes()
+        assert calls.dense_dinput(g[-1:], weight, **static).tobytes() == first[-1:].tobytes()

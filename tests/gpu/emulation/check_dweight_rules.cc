@@ -72,7 +72,11 @@ DweightLaunch Tile(const Dweight& dweight, const Taps& taps, const Device& devic
 void CheckFamilies() {
   Require("dweight 3 -> 32", Ask(Gradient(256, 9, 3, 32), Pixels(32), kH200) == kHopperPatches);
   Require("dweight 3 -> 32 on 8.0", Ask(Gradient(256, 9, 3, 32), Pixels(32), kA100) == kHaloPatches);
-  Require("dweight 3 -> 32, 16 taps", Ask(Gradient(256, 16, 3, 32), Pixels(32, 4), kH200) == kHaloPatches);
+  Require("dweight 3 -> 32, 16 taps", Ask(Gradient(256, 16, 3, 32), Pixels(32, 4), kH200) == kHopperPatches);
+  Require("dweight 3 -> 32, 64 taps", Ask(Gradient(256, 64, 3, 32), Pixels(32, 8), kH200) == kTiles);
+  Require("dweight 3 -> 64, stride 2", Ask(Gradient(128, 49, 3, 64), Pixels(224, 7, 2), kH200) == kHopperPatches);
+  Require("dweight 3 -> 64, ragged", Ask(Gradient(128, 49, 3, 64), Pixels(220, 7, 2), kH200) == kHaloPatches);
+  Require("dweight 4 -> 64, stride 2", Ask(Gradient(128, 49, 4, 64), Pixels(224, 7, 2), kH200) == kHaloPatches);
   Require("dweight 32 -> 64", Ask(Gradient(256, 9, 32, 64), Pixels(16), kH200) == kHopperPatches);
   Require("dweight 32 -> 64 on 8.0", Ask(Gradient(256, 9, 32, 64), Pixels(16), kA100) == kHaloPatches);
   Require("dweight 8x8 pixels", Ask(Gradient(256, 9, 32, 32), Pixels(8), kH200) == kTiles);

@@ -151,9 +151,14 @@ void CheckFamilies() {
     Require(name + ", Hopper on 8.0", Ask(Image(dinput, 8, 16, 64, 64), kA100, Wanted(KernelFamily::kHopper)) == kNone);
     Require(name + ", bfloat16 on 7.5", Ask(Image(dinput, 8, 16, 64, 64), kT4) == kNone);
   }
-  Require("3 -> 32", Ask(Image(false, 256, 32, 3, 32), kH200) == kHaloPatches);
+  Require("3 -> 32", Ask(Image(false, 256, 32, 3, 32), kH200) == kHopperPatches);
+  Require("3 -> 32, 5x5", Ask(Image(false, 256, 32, 3, 32, 5), kH200) == kHaloPatches);
   Require("3 -> 64, stride 2", Ask(Image(false, 128, 224, 3, 64, 7, 2), kH200) == kHopperPatches);
-  Require("3 -> 64, stride 2, dinput", Ask(Image(true, 128, 224, 3, 64, 7, 2), kH200) != kHopperPatches);
+  Require("3 -> 64, stride 2, dinput", Ask(Image(true, 128, 224, 3, 64, 7, 2), kH200) == kHopperPatches);
+  Require("3 -> 32, dinput", Ask(Image(true, 256, 32, 3, 32), kH200) == kHopperPatches);
+  Require("3 -> 64, stride 4, dinput", Ask(Image(true, 128, 224, 3, 64, 11, 4), kH200) == kHopperPatches);
+  Require("3 -> 64, stride 5, dinput", Ask(Image(true, 128, 220, 3, 64, 11, 5), kH200) != kHopperPatches);  // 75 columns
+  Require("3 -> 72, dinput", Ask(Image(true, 256, 32, 3, 72), kH200) != kHopperPatches);
   Require("3 -> 32 on 8.0", Ask(Image(false, 256, 32, 3, 32), kA100) == kHaloPatches);
   Require("dinput of stride 4", Ask(Image(true, 256, 32, 64, 64, 5, 4), kH200) == kTiles);  // 16 residue classes
   Require("dinput of stride 3", Ask(Image(true, 256, 33, 64, 64, 5, 3), kH200) == kHopperTiles);

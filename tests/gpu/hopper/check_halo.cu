@@ -150,12 +150,12 @@ Window RandomWindow() {
   constexpr int kWidths[] = {8, 16, 24, 32, 40, 64};
   Window w{};
   w.batch = Pick(1, 5);
-  const bool pairs = Pick(0, 3) == 0;
-  w.channels = pairs ? Pick(1, 4) : kWidths[Pick(0, 5)];
+  const bool pairs = Pick(0, 3) == 0, folds = !pairs && Pick(0, 3) == 0;
+  w.channels = pairs || folds ? Pick(1, 4) : kWidths[Pick(0, 5)];
   w.columns = Pick(0, 2) > 0 ? kWidths[Pick(0, 5)] : Pick(1, 18) * 8;
   for (int d = 0; d < 2; ++d) {
-    w.kernel[d] = pairs && d == 1 ? Pick(0, 1) * 4 + 3 : Pick(1, 4);
-    w.stride[d] = pairs && d == 1 ? 2 : Pick(0, 1) == 0 ? 1 : Pick(1, 3);
+    w.kernel[d] = pairs && d == 1 ? Pick(0, 1) * 4 + 3 : Pick(1, folds ? 8 : pairs ? 7 : 4);
+    w.stride[d] = pairs && d == 1 ? Pick(1, 2) : Pick(0, 1) == 0 ? 1 : Pick(1, 3);
     w.dilation[d] = (pairs && d == 1) || Pick(0, 2) > 0 ? 1 : 2;
     w.padding[d] = Pick(-1, 3);
     // Often whole tiles, which weight gradients need.
@@ -163,6 +163,7 @@ Window RandomWindow() {
     w.in[d] = std::max(1, (w.out[d] - 1) * w.stride[d] + (w.kernel[d] - 1) * w.dilation[d] + 1 - 2 * w.padding[d] +
                               Pick(-1, 2));
   }
+  if (pairs && Pick(0, 3) > 0) w.in[1] = (w.in[1] + 7) / 8 * 8;  // lines that the copy engine takes
   return w;
 }
 
@@ -218,7 +219,7 @@ int CheckValues(int problems) {
 int CheckFew() {
   int failures = 0, runs[3] = {};
   const Window windows[] = {Square(2, 16, 16, 24, 3, 1, 1), Square(3, 16, 32, 64, 3, 1, 1),
-                            Square(1, 18, 3, 24, 7, 2, 3)};
+                            Square(1, 18, 3, 24, 7, 2, 3), Square(2, 36, 3, 64, 5, 1, 2)};
   for (const Window& w : windows) {
     const Problem p = Make(w, Element::kBF16, Element::kBF16, Element::kBF16, 20, 1);
     failures += CheckPasses(p, &runs);
@@ -275,5 +276,8 @@ int main(int argc, char** argv) {
   time("7x7 stem 3->64", Square(128, 224, 3, 64, 7, 2, 3), Element::kBF16);
   time("7x7 stem 3->64 float x", Square(128, 224, 3, 64, 7, 2, 3), Element::kF32);
   time("3x3 stem 3->32", Square(128, 224, 3, 32, 3, 2, 1), Element::kBF16);
+  time("7x7 3->64", Square(128, 64, 3, 64, 7, 1, 3), Element::kBF16);
+  time("5x5 3->64", Square(128, 64, 3, 64, 5, 1, 2), Element::kBF16);
+  time("11x11 stem 3->64", Square(128, 224, 3, 64, 11, 4, 2), Element::kBF16);
   return failures != 0;
 }
