@@ -1,7 +1,6 @@
 // The warpgroup that gathers rows of g for cells, line by line, round by round.
 //
-// Half of it serves each consuming warpgroup. Slots are sorted by another one, except where registers for a fourth are
-// lacking.
+// Half of it serves each consuming warpgroup. Slots are sorted by another one.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +11,18 @@
 
 namespace knnconv::hopper {
 
-// Batches: QueuedBatches or OwnBatches.
-template <typename Shape, typename Batches>
+template <typename Shape>
 class CellFeeder {
  public:
-  KNNCONV_DEVICE CellFeeder(const TapPlan& plan, const CellPipe<Shape>& pipe, const TileWalk<Shape>& walk,
-                            Batches batches)
-      : plan_(plan), pipe_(pipe), walk_(walk), batches_(batches), thread_(threadIdx.x % 128), warp_(thread_ / 32),
+  KNNCONV_DEVICE CellFeeder(const TapPlan& plan, const CellPipe<Shape>& pipe, const TileWalk<Shape>& walk)
+      : plan_(plan), pipe_(pipe), walk_(walk), batches_(pipe.Table().ring),
+        thread_(threadIdx.x % 128), warp_(thread_ / 32),
         lane_(thread_ % 32), half_(thread_ / Shape::kHalfRows),
         steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {}
 
   KNNCONV_DEVICE void Run() {
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
       const TapTile tile = walk_.Tile(turn);
-      batches_.Begin(turn);
       bool more;
       do {
         const CellBatch<Shape>& batch = batches_.Take();
@@ -40,7 +37,6 @@ class CellFeeder {
         batches_.Give();
       } while (more);
     }
-    batches_.Finish();
   }
 
  private:
@@ -96,7 +92,7 @@ class CellFeeder {
   const TapPlan& plan_;
   const CellPipe<Shape>& pipe_;
   const TileWalk<Shape>& walk_;
-  Batches batches_;
+  QueuedBatches<typename CellTable<Shape>::Ring> batches_;
   const int thread_, warp_, lane_, half_, steps_;
   typename CellPipe<Shape>::Place place_;
   typename CellPipe<Shape>::WeightPlace weights_;

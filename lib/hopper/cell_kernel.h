@@ -1,16 +1,15 @@
-// dinput of small batches on Hopper, in bfloat16: nodes of a tile differ, and a node has any number of taps of a slot.
+// dinput of small batches on Hopper, in bfloat16, of few channels: nodes of a tile differ, and a node has any number of
+// taps of a slot.
 //
-//     for each tile [128 nodes, columns] of dx, for each slot, for 64 of its channels:
+//     for each tile [128 nodes, 64 columns] of dx, for each slot, for 64 of its channels:
 //         lines = rows of g, those of all taps that the nodes have of the slot          (cp.async)
 //         A [128, 64] = sums of each node's lines                                       (mma.sync, ones and zeros)
-//         B [64, columns] = the slot's weight, transposed                               (TMA)
+//         B [64, 64] = the slot's weight, transposed                                    (TMA)
 //         sums += A_high @ B + A_low @ B                                                (wgmma, fp32)
 //     dx = round(sums)
 //
-// A product for each tap of a slot, as rows of forward are multiplied, would take as many as the node has that has the
-// most: on 100,000 points with K = 27, 114 where two for each slot make 54. Sorting nodes does not help: a quarter of
-// the cells have several taps, so that every tile has some in every slot. With few columns, those who sort, gather and
-// add are busy alike; with many, products bound.
+// Where products cost more, and in float16, whose sums may leave its range, extra_kernel.h multiplies first. Those who
+// sort, gather and add are busy alike here.
 #pragma once
 
 #include "gpu/launch.h"
@@ -34,14 +33,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) CellKernel(const __grid_co
   } else {
     ShrinkRegisters<Shape::kProducerRegisters>();
     CellTable<Shape>& table = pipe.Table();
-    if constexpr (Shape::kSortsApart) {
-      if (thread < Shape::kConsumerThreads + 128) {
-        LayOutTiles(CellSorter<Shape>(plan, table, walk), table.ring, walk);
-      } else {
-        CellFeeder(plan, pipe, walk, QueuedBatches(table.ring)).Run();
-      }
+    if (thread < Shape::kConsumerThreads + 128) {
+      LayOutTiles(CellSorter<Shape>(plan, table, walk), table.ring, walk);
     } else {
-      CellFeeder(plan, pipe, walk, OwnBatches(table.ring, CellSorter<Shape>(plan, table, walk))).Run();
+      CellFeeder<Shape>(plan, pipe, walk).Run();
     }
   }
 }

@@ -20,19 +20,15 @@ struct LineSpan {
   uint8_t first, count;
 };
 
-template <int kColumnCount>
 struct CellShape {
   using T = gpu::BFloat;
   static constexpr Source kSource = Source::kCells;
   static constexpr bool kTransposed = true, kResident = false;
   static constexpr int kSplit = 1;
-  static constexpr int kBoxes = 1, kConsumers = 2, kColumns = kColumnCount, kRows = kBoxRows;
+  static constexpr int kBoxes = 1, kConsumers = 2, kColumns = 64, kRows = kBoxRows;
   static constexpr int kBlocks = 1, kTeams = 1, kBlocksOfMultiprocessor = 1;
-  // Whether a warpgroup of its own sorts: 512 threads have registers for products of 128 columns.
-  static constexpr bool kSortsApart = kColumns <= 128;
-  static constexpr int kConsumerThreads = 256, kThreads = kSortsApart ? 512 : 384;
-  static constexpr int kProducerRegisters = kColumns == 64 ? 96 : kColumns == 128 ? 88 : 72;
-  static constexpr int kConsumerRegisters = kColumns == 64 ? 160 : kColumns == 128 ? 168 : 216;
+  static constexpr int kConsumerThreads = 256, kThreads = kConsumerThreads + 256;
+  static constexpr int kProducerRegisters = 96, kConsumerRegisters = 160;
   static constexpr int kResults = 1, kSortedNodes = 0;
 
   static constexpr int kHalfRows = kRows / kConsumers;  // of a warpgroup
@@ -42,7 +38,7 @@ struct CellShape {
   static constexpr int kLines = 96;
   static constexpr int kStageBytes = kLines * 128 + kHalfRows * static_cast<int>(sizeof(LineSpan));
   static constexpr int kBytesB = kColumns * kStepDepth * 2;
-  static constexpr int kWeightStages = kColumns == 64 ? 5 : kColumns == 128 ? 4 : 3;
+  static constexpr int kWeightStages = 5;
   static constexpr int kResultBytes = kConsumers * 4 * kStoredRows * 128;
 };
 

@@ -116,8 +116,12 @@ TileForm ChooseTile(const gpu::TapGemm& gemm, const PixelClasses& classes, const
   const bool lists = gemm.kind == gpu::Taps::kRows || gemm.kind == gpu::Taps::kSources;
   const int64_t least_batch_of_boxes = lists ? 10 : 64;
   if (HasRows(gemm, groups) && gemm.batch < least_batch_of_boxes) {
-    const Source source = gpu::HasCells(gemm) ? Source::kCells : Source::kRows;
-    return {source, kBoxRows, gemm.columns <= 64 ? 64 : gemm.columns <= 128 ? 128 : 256};
+    if (gemm.kind == gpu::Taps::kSources) {
+      // Adding first costs twice the products, and less of all else.
+      const bool adds = gemm.compute_type == gpu::Element::kBF16 && gemm.columns <= 64 && gemm.depth <= kStepDepth;
+      return {adds ? Source::kCells : Source::kExtra, kBoxRows, gemm.columns <= 64 ? 64 : 128};
+    }
+    return {Source::kRows, kBoxRows, gemm.columns <= 64 ? 64 : gemm.columns <= 128 ? 128 : 256};
   }
   if (CanStay(gemm)) return {Source::kBoxes, kBoxRows, 64, true};
   const FormCost* best = nullptr;

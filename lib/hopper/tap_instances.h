@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "hopper/cell_kernel.h"
+#include "hopper/extra_kernel.h"
 #include "hopper/tap_kernel.h"
 #include "hopper/tap_launch.h"
 
@@ -73,25 +74,28 @@ gpu::Status LaunchShape(const gpu::LaunchSite& site, const TapPlan& plan, int mu
   }
 }
 
-template <int kColumns>
-gpu::Status LaunchCells(const gpu::LaunchSite& site, const TapPlan& plan, int multiprocessors) {
-  using Shape = CellShape<kColumns>;
-  return LaunchKernel<Shape, CellKernel<Shape>, CellPipe<Shape>::kSharedBytes>(site, plan, multiprocessors);
+template <typename T, int kColumns>
+gpu::Status LaunchExtra(const gpu::LaunchSite& site, const TapPlan& plan, int multiprocessors) {
+  using Shape = ExtraShape<T, kColumns>;
+  return LaunchKernel<Shape, ExtraKernel<Shape>, ExtraPipe<Shape>::kSharedBytes>(site, plan, multiprocessors);
 }
 
 }  // namespace internal
 
 template <typename T, bool kTransposed>
 gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, const TileForm& form, int multiprocessors) {
-  using internal::LaunchShape, internal::LaunchCells;
-  if constexpr (kTransposed && std::is_same_v<T, gpu::BFloat>) {
-    if (form.source == Source::kCells) {
-      return form.columns == 64    ? LaunchCells<64>(site, plan, multiprocessors)
-             : form.columns == 128 ? LaunchCells<128>(site, plan, multiprocessors)
-                                   : LaunchCells<256>(site, plan, multiprocessors);
-    }
-  }
+  using internal::LaunchExtra, internal::LaunchKernel, internal::LaunchShape;
   if constexpr (kTransposed) {
+    if constexpr (std::is_same_v<T, gpu::BFloat>) {
+      if (form.source == Source::kCells) {
+        return LaunchKernel<CellShape, CellKernel<CellShape>, CellPipe<CellShape>::kSharedBytes>(site, plan,
+                                                                                                multiprocessors);
+      }
+    }
+    if (form.source == Source::kExtra) {
+      return form.columns == 64 ? LaunchExtra<T, 64>(site, plan, multiprocessors)
+                                : LaunchExtra<T, 128>(site, plan, multiprocessors);
+    }
     if (form.split == 2) {
       return form.columns == 128
                  ? LaunchShape<TapShape<T, true, Source::kBoxes, 128, 1, 128, false, 2>>(site, plan, multiprocessors)
@@ -100,15 +104,14 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
     if (form.source == Source::kBoxes && form.columns == 96) {
       return LaunchShape<TapShape<T, true, Source::kBoxes, 128, 1, 96>>(site, plan, multiprocessors);
     }
-  }
-  if (form.source == Source::kRows) {
+  } else if (form.source == Source::kRows) {
     switch (form.columns) {
       case 64:
-        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 128, 2, 64>>(site, plan, multiprocessors);
+        return LaunchShape<TapShape<T, false, Source::kRows, 128, 2, 64>>(site, plan, multiprocessors);
       case 128:
-        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 128, 2, 128>>(site, plan, multiprocessors);
+        return LaunchShape<TapShape<T, false, Source::kRows, 128, 2, 128>>(site, plan, multiprocessors);
       default:
-        return LaunchShape<TapShape<T, kTransposed, Source::kRows, 128, 2, 256>>(site, plan, multiprocessors);
+        return LaunchShape<TapShape<T, false, Source::kRows, 128, 2, 256>>(site, plan, multiprocessors);
     }
   }
   if (IsOfPixels(form)) {

@@ -121,7 +121,7 @@ const TileForm kForms[] = {
     {Source::kBoxes, 192, 256}, {Source::kBoxes, 128, 96},
     {Source::kBoxes, 128, 128, false, 2}, {Source::kBoxes, 128, 192, false, 2},
     {Source::kRows, 128, 64},   {Source::kRows, 128, 128},  {Source::kRows, 128, 256},
-    {Source::kCells, 128, 64},  {Source::kCells, 128, 128}, {Source::kCells, 128, 256},
+    {Source::kCells, 128, 64},  {Source::kExtra, 128, 64},  {Source::kExtra, 128, 128},
     {Source::kBoxes, 128, 64, true},
 };
 
@@ -135,8 +135,9 @@ bool Has(const Problem& p, const TileForm& form) {
   if (form.split > 1 && !knnconv::hopper::CanSplit(p.gemm)) return false;
   if (form.columns == 96 && !knnconv::hopper::HasTile96(p.gemm)) return false;
   if (knnconv::hopper::IsOfPixels(form) && p.c.kind != Taps::kWindow) return false;
-  if (form.source == Source::kCells) return p.c.kind == Taps::kSources && p.c.type == Element::kBF16;
-  return p.c.kind != Taps::kWindow || form.source == Source::kBoxes;
+  if (form.source == Source::kBoxes) return true;
+  if (p.c.kind == Taps::kWindow || (p.c.kind == Taps::kSources) == (form.source == Source::kRows)) return false;
+  return form.source != Source::kCells || p.c.type == Element::kBF16;
 }
 
 std::vector<char> Bytes(const Problem& p) {
@@ -148,6 +149,7 @@ std::vector<char> Bytes(const Problem& p) {
 const char* Name(const TileForm& form) {
   if (form.split > 1) return "split ";
   if (form.source == Source::kCells) return "cells ";
+  if (form.source == Source::kExtra) return "extra ";
   return form.source == Source::kRows ? "rows " : form.resident ? "resident " : "";
 }
 
