@@ -47,7 +47,9 @@ HOPPER = {
     "check_dweight": HopperCheck(
         ("hopper/dweight*.cu", "hopper/dweight*.cc", "hopper/tensor_map.cc"),
         ("check",),
-        tuple(("few", name) for name in ("columns", "slots", "gathered_narrow", "dense_narrow", "strips_narrow")),
+        tuple(
+            ("few", name) for name in ("columns", "slots", "gathered", "gathered_deep", "dense_narrow", "strips_narrow")
+        ),
     ),
     "check_halo": HopperCheck(("hopper/halo*.c*", *SHARED, "gpu/halo*_plan.cc"), ("values",), (("few",),)),
 }
