@@ -69,8 +69,7 @@ def edge_table(
 
 
 def _read_integers(name: str, value: Any) -> np.ndarray:
-    as_array(name, value)  # raises for a traced one
-    return as_integers(name, value)
+    return as_array(name, as_integers(name, value))  # which raises for a traced one
 
 
 def _read_ends(name: str, value: Any, shape: tuple[int, ...], size: int, of: str) -> np.ndarray:

@@ -15,15 +15,10 @@
 
 namespace knnconv::hopper {
 
-// A node's taps in a stage: lines [first, first + count).
-struct LineSpan {
-  uint8_t first, count;
-};
-
 struct CellShape {
   using T = gpu::BFloat;
   static constexpr Source kSource = Source::kCells;
-  static constexpr bool kTransposed = true, kResident = false;
+  static constexpr bool kTransposed = true;
   static constexpr int kSplit = 1;
   static constexpr int kBoxes = 1, kConsumers = 2, kColumns = 64, kRows = kBoxRows;
   static constexpr int kBlocks = 1, kTeams = 1, kBlocksOfMultiprocessor = 1;

@@ -5,12 +5,10 @@
 // becomes a line of a stage.
 #pragma once
 
-#include <climits>
 #include <cstdint>
 
-#include "gpu/async_copy.h"
 #include "hopper/cell_pipe.h"
-#include "hopper/tap_tiles.h"
+#include "hopper/slot_sorter.h"
 
 namespace knnconv::hopper {
 
@@ -18,26 +16,15 @@ namespace knnconv::hopper {
 KNNCONV_DEVICE int Byte(uint32_t bytes, int at) { return static_cast<int>(bytes >> 8 * at & 0xff); }
 
 template <typename Shape>
-class CellSorter {
+class CellSorter : public SlotSorter<Shape, CellTable<Shape>> {
+  using Base = SlotSorter<Shape, CellTable<Shape>>;
+
  public:
-  static constexpr int kBarrier = 1;  // of this warpgroup
-
   KNNCONV_DEVICE CellSorter(const TapPlan& plan, CellTable<Shape>& table, const TileWalk<Shape>& walk)
-      : plan_(plan), walk_(walk), table_(table), thread_(threadIdx.x % 128), half_(thread_ / Shape::kHalfRows),
-        reader_(plan.gemm, table.reader, thread_) {}
-
-  // As batch_ring.h says.
-  KNNCONV_DEVICE void Begin(int64_t turn) {
-    if (turn == 0) reader_.Open(ListAt(plan_, walk_, 0, thread_));
-    reader_.Enter();
-    next_ = ListAt(plan_, walk_, turn + 1, thread_);
-    is_first_ = true;
-    PublishNextSlot();
-  }
+      : Base(plan, table, walk), half_(thread_ / Shape::kHalfRows) {}
 
   KNNCONV_DEVICE bool LayOut(CellBatch<Shape>& batch) {
-    const int32_t(&least)[4] = table_.least_slot[turn_];
-    const int32_t slot = min(min(least[0], least[1]), min(least[2], least[3]));
+    const int32_t slot = LeastSlot();
     if (slot < plan_.gemm.slots) {
       Sort(slot, batch);
     } else {
@@ -49,29 +36,14 @@ class CellSorter {
       }
       more_ = false;
     }
-    if (is_first_) reader_.Open(next_);  // whose loads are under way while this tile is sorted
-    is_first_ = false;
-    const uint32_t unwritten = __ballot_sync(kAllLanes, reader_.list().hub);
-    if (thread_ % 32 == 0) batch.unwritten[thread_ / 32] = unwritten;
+    EndBatch(batch);
     if (thread_ == 0) batch.more = more_;
     return !more_;
   }
 
-  KNNCONV_DEVICE void EndRound() { reader_.EndRound(); }
-
-  KNNCONV_DEVICE void Finish() const { gpu::WaitForCopies<0>(); }
-
  private:
-  // Tells the warpgroup the thread's next slot, and gets all in step.
-  KNNCONV_DEVICE void PublishNextSlot() {
-    reader_.Prepare(1);
-    const int32_t slot = reader_.left() > 0 ? reader_.Slot(0) : INT_MAX;
-    __syncwarp();
-    const int32_t least = __reduce_min_sync(kAllLanes, slot);
-    turn_ ^= 1;
-    if (thread_ % 32 == 0) table_.least_slot[turn_][thread_ / 32] = least;
-    SyncThreads(kBarrier, 128);
-  }
+  using Base::kBarrier, Base::plan_, Base::table_, Base::thread_, Base::reader_, Base::more_;
+  using Base::EndBatch, Base::Half, Base::LeastSlot, Base::PublishNextSlot, Base::SumUpToLane;
 
   // Gives lines to the nodes' taps of slots [first_slot, first_slot + kSlots), or fewer slots where a thread does not
   // see its taps of all of them. The last slot's lines may be fewer than its taps; then more of it follow.
@@ -100,14 +72,7 @@ class CellSorter {
 
     const uint32_t pairs[2] = {(own & 0xff) | (own & 0xff00) << 8, (own >> 16 & 0xff) | (own >> 24) << 16};
     uint32_t sum[2] = {pairs[0], pairs[1]};
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-#pragma unroll
-      for (uint32_t& pair : sum) {
-        const uint32_t before = __shfl_up_sync(kAllLanes, pair, step);
-        if (lane >= step) pair += before;
-      }
-    }
+    SumUpToLane(sum);
     const int warp_end = __reduce_min_sync(kAllLanes, end);
     const bool warp_more = __any_sync(kAllLanes, own_taps < reader_.left());
     if (lane == 31) table_.note[thread_ / 32] = {{sum[0], sum[1]}, warp_end, warp_more};
@@ -169,25 +134,12 @@ class CellSorter {
     PublishNextSlot();
   }
 
-  // One of 16-bit numbers, in pairs.
-  KNNCONV_DEVICE static int Half(const uint32_t (&pairs)[2], int at) {
-    return static_cast<int>(pairs[at / 2] >> 16 * (at % 2) & 0xffff);
-  }
-
   // Taps that a warp has of slot i of those that are sorted.
   KNNCONV_DEVICE int TapsOf(int warp, int i) const {
     return Half(table_.note[warp].taps, i);
   }
 
-  const TapPlan& plan_;
-  const TileWalk<Shape>& walk_;
-  CellTable<Shape>& table_;
-  const int thread_, half_;
-  typename Shape::Reader reader_;
-  TapList next_{};
-  bool is_first_ = true;  // of the tile's batches, the next one
-  bool more_ = false;
-  int turn_ = 0;
+  const int half_;
 };
 
 }  // namespace knnconv::hopper

@@ -14,11 +14,6 @@
 
 namespace knnconv::hopper {
 
-// A node's extra lines: [first, first + count).
-struct ExtraSpan {
-  uint8_t first, count;
-};
-
 template <typename Element, int kColumnCount>
 struct ExtraShape {
   using T = Element;
@@ -50,7 +45,7 @@ template <typename Shape>
 struct ExtraBatch {
   int4 row[Shape::kSlots][kExtraAtOnce][Shape::kRows / kExtraAtOnce / 4];  // or holes
   int4 line[Shape::kSlots][kExtraAtOnce][Shape::kLines / kExtraAtOnce / 4];
-  ExtraSpan span[Shape::kSlots][Shape::kRows];
+  LineSpan span[Shape::kSlots][Shape::kRows];
   int32_t lines[Shape::kSlots];  // extra ones, or -1 where the slot has no taps
   int32_t first_slot;            // or a hole: a tile without taps has one round, of zeros
   uint32_t unwritten[4];         // rows that are not written, of those of each sorting warp
@@ -79,7 +74,7 @@ struct ExtraTable {
 // What consumers have to know of a round, with its last step.
 template <typename Shape>
 struct RoundNote {
-  ExtraSpan span[Shape::kRows];
+  LineSpan span[Shape::kRows];
   uint32_t unwritten[4];  // rows, 32 each
   int32_t lines;
   uint32_t last;  // whether it is the tile's

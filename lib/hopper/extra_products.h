@@ -30,7 +30,7 @@ class ExtraConsumer {
         const int stage = Multiply();
         const RoundNote<Shape>& note = pipe_.Note(stage);
         const int lines = note.lines, row = writer_.own_row();
-        const ExtraSpan spans[2] = {note.span[FragmentRow(0)], note.span[FragmentRow(1)]};
+        const LineSpan spans[2] = {note.span[FragmentRow(0)], note.span[FragmentRow(1)]};
         last = note.last != 0;
         unwritten = (note.unwritten[row / 32] >> row % 32 & 1) != 0;
         pipe_.Empty(stage).ArriveAsWarp();
@@ -110,7 +110,7 @@ class ExtraConsumer {
 
   // sums[half h] += the products of the extra lines in the span.
   template <int h>
-  KNNCONV_DEVICE void AddProducts(ExtraSpan span) {
+  KNNCONV_DEVICE void AddProducts(LineSpan span) {
     constexpr int kAtOnce = 8;
     const char* from = ProductsOf(span.first, 0);
 #pragma unroll 1

@@ -153,18 +153,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll 1
   for (; tile < plan.all_tiles; tile += stride) {
     HaloSums<Shape> sums;
-#pragma unroll
-    for (auto& block_sums : sums) {
-#pragma unroll
-      for (float& sum : block_sums) sum = 0.0f;
-    }
+    ClearSums<Shape>(sums);
     const HaloOperands<Shape> operands(plan, block, stages + stage * plan.stage_bytes, weight);
     barriers[team][stage].Wait(parity);
     __syncwarp();  // products are a whole warp's
     StartProducts<Shape>(plan, block, operands, nullptr, no_turns, sums);
-    WaitForProducts<0>();
-#pragma unroll
-    for (auto& block_sums : sums) PinSums(block_sums);
+    WaitForSums<Shape>(sums);
     SyncThreads(1 + team, kTeamThreads);  // the halo is read
     if (thread == 0) load(tile + plan.stages * stride, stage);
     __syncwarp();

@@ -76,20 +76,14 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll 1
   for (; tile < plan.all_tiles; tile += stride) {
     HaloSums<Shape> sums;
-#pragma unroll
-    for (auto& block_sums : sums) {
-#pragma unroll
-      for (float& sum : block_sums) sum = 0.0f;
-    }
+    ClearSums<Shape>(sums);
     const HaloOperands<Shape> operands(plan, block, stages + stage * plan.stage_bytes, shared + plan.weight_at);
     barriers[team][stage].Wait(parity);
     if (plan.stages > 1 && thread == 0) load(tile + stride, stage ^ 1);
     __syncwarp();  // products are a whole warp's
     turns.Take();
     StartProducts<Shape>(plan, block, operands, weight_parts, turns, sums);
-    WaitForProducts<0>();
-#pragma unroll
-    for (auto& block_sums : sums) PinSums(block_sums);
+    WaitForSums<Shape>(sums);
     SyncThreads(1 + team, kTeamThreads);  // the halo is read
     const auto load_behind = [&] {
       if (plan.stages == 1 && thread == 0) load(tile + stride, stage);

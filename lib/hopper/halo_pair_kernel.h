@@ -64,16 +64,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (thread == 0) load(tile + stride);
     __syncwarp();  // products are a whole warp's
     HaloSums<Shape> sums;
-#pragma unroll
-    for (auto& block_sums : sums) {
-#pragma unroll
-      for (float& sum : block_sums) sum = 0.0f;
-    }
+    ClearSums<Shape>(sums);
     const HaloOperands<Shape> operands(plan, block, halo, weight);
     StartProducts<Shape>(plan, block, operands, nullptr, no_turns, sums);
-    WaitForProducts<0>();
-#pragma unroll
-    for (auto& block_sums : sums) PinSums(block_sums);
+    WaitForSums<Shape>(sums);
     StoreDealt<Shape>(gemm, plan, block, tile, thread, bias, sums);
   }
 }

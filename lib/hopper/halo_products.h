@@ -30,6 +30,23 @@ struct HaloShape {
 template <typename Shape>
 using HaloSums = float[kHaloBlocks][Shape::kColumns / 2];
 
+template <typename Shape>
+KNNCONV_DEVICE void ClearSums(HaloSums<Shape>& sums) {
+#pragma unroll
+  for (auto& block_sums : sums) {
+#pragma unroll
+    for (float& sum : block_sums) sum = 0.0f;
+  }
+}
+
+// Waits for the products that were started.
+template <typename Shape>
+KNNCONV_DEVICE void WaitForSums(HaloSums<Shape>& sums) {
+  WaitForProducts<0>();
+#pragma unroll
+  for (auto& block_sums : sums) PinSums(block_sums);
+}
+
 // Of a tile's blocks, which one is how many blocks down and across.
 KNNCONV_DEVICE int BlockDown(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? block : 0; }
 KNNCONV_DEVICE int BlockAcross(const HaloPlan& plan, int block) { return plan.blocks_across == 1 ? 0 : block; }
