@@ -141,52 +141,59 @@ def test_dense_dweight_in_many_blocks(monkeypatch):
     check_dense(jnp.float32, (3, 2), (9, 7), (5, 6), window, 7, 3, 4, 11)
 
 
+def whole(rng, *shape, dtype):
+    """Small whole numbers: their sums below are exact in every dtype."""
+    return np.asarray(rng.integers(-2, 3, shape), dtype)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("group_sizes", [(1, 1), (3, 1), (1, 3), (3, 3)])
-def test_dense_groups(group_sizes):
+def test_dense_groups(group_sizes, dtype):
     rng = np.random.default_rng(1)
     first, second = group_sizes
-    x, weight = normal(rng, first, 2, 5, 6, 3), normal(rng, second, 3, 2, 3, 4)
-    g, bias = normal(rng, second, 2, 3, 6, 4), normal(rng, 1, 4)
+    x, weight = whole(rng, first, 2, 5, 6, 8, dtype=dtype), whole(rng, second, 3, 2, 8, 4, dtype=dtype)
+    g, bias = whole(rng, second, 2, 3, 6, 4, dtype=dtype), whole(rng, 1, 4, dtype=jnp.float32)
     window = {"stride": (2, 1), "padding": (1, 1), "dilation": (1, 2)}
-    y = dense.forward(x, weight, bias, **window, output_size=(3, 6), out_dtype=jnp.float32)
-    dx = dense.dinput(g, weight, **window, input_size=(5, 6), out_dtype=jnp.float32)
-    dw, db = dense.dweight(x, g, **window, kernel_size=(3, 2), group_rank=1, with_bias=True, **FLOAT32)
+    dtypes = {"out_dtype": dtype, "bias_dtype": jnp.float32}
+    y = dense.forward(x, weight, bias, **window, output_size=(3, 6), out_dtype=dtype)
+    dx = dense.dinput(g, weight, **window, input_size=(5, 6), out_dtype=dtype)
+    dw, db = dense.dweight(x, g, **window, kernel_size=(3, 2), group_rank=1, with_bias=True, **dtypes)
     groups = max(group_sizes)
     assert (len(y), len(dx), len(dw), len(db)) == (groups, second, groups, groups)
     for i in range(groups):
         xi, gi, wi = x[i % first], g[i % second], weight[i % second]
         expected = oracle.dense_dweight(xi, gi, **window, kernel_size=(3, 2))
-        y_expected = oracle.dense_forward(xi, wi, bias[0], **window, output_size=(3, 6))
-        np.testing.assert_allclose(y[i], y_expected, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(dw[i], expected[0], rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(db[i], expected[1], rtol=1e-5, atol=1e-5)
-        dx_expected = oracle.dense_dinput(gi, wi, **window, input_size=(5, 6))
-        np.testing.assert_allclose(dx[i % second], dx_expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(y[i], oracle.dense_forward(xi, wi, bias[0], **window, output_size=(3, 6)))
+        np.testing.assert_array_equal(dw[i], expected[0])
+        np.testing.assert_array_equal(db[i], expected[1])
+        np.testing.assert_array_equal(dx[i % second], oracle.dense_dinput(gi, wi, **window, input_size=(5, 6)))
 
 
+@pytest.mark.parametrize(("g_groups", "dtype"), [(1, jnp.float32), (2, jnp.bfloat16)])
 @pytest.mark.parametrize("with_slots", [False, True])
-def test_knn_groups(with_slots):
-    """Two group dimensions: weights differ along the first, tables along the second."""
+def test_knn_groups(with_slots, g_groups, dtype):
+    """Two group dimensions: weights, and cotangents where so said, differ along the first, tables along the second."""
     rng = np.random.default_rng(2)
     tables = [random_table(rng, 7, 4, 5, 4, with_slots) for _ in range(3)]
     orders = [oracle.table_orders(*table, 5, 4) for table in tables]
     stack = lambda arrays: np.stack(arrays)[None]  # noqa: E731
     indices = stack([table[0] for table in tables])
     slots = stack([table[1] for table in tables]) if with_slots else None
-    x, g, bias = normal(rng, 1, 3, 2, 5, 2), normal(rng, 1, 3, 2, 7, 3), normal(rng, 1, 1, 3)
-    weight = normal(rng, 2, 1, 4, 2, 3)
-    passes = jax.jit(knn_functions(5, 4, False, jnp.float32, rank=2))
+    x, g = whole(rng, 1, 3, 2, 5, 8, dtype=dtype), whole(rng, g_groups, 3, 2, 7, 3, dtype=dtype)
+    weight, bias = whole(rng, 2, 1, 4, 8, 3, dtype=dtype), whole(rng, 1, 1, 3, dtype=jnp.float32)
+    passes = jax.jit(knn_functions(5, 4, False, dtype, rank=2))
     y, dx, dw, db = passes(x, weight, bias, g, indices, slots, [stack(order) for order in zip(*orders, strict=True)])
-    assert (y.shape, dx.shape) == ((2, 3, 2, 7, 3), (2, 3, 2, 5, 2))
-    assert (dw.shape, db.shape) == ((1, 3, 4, 2, 3), (1, 3, 3))
+    assert (y.shape, dx.shape) == ((2, 3, 2, 7, 3), (2, 3, 2, 5, 8))
+    assert (dw.shape, db.shape) == ((g_groups, 3, 4, 8, 3), (g_groups, 3, 3))
     for i, j in np.ndindex(2, 3):
-        expected = oracle.knn_dweight(x[0, j], g[0, j], *tables[j], num_slots=4)
-        y_expected = oracle.knn_forward(x[0, j], weight[i, 0], *tables[j], bias=bias[0, 0])
-        np.testing.assert_allclose(y[i, j], y_expected, rtol=1e-5, atol=1e-5)
-        dx_expected = oracle.knn_dinput(g[0, j], weight[i, 0], *tables[j], num_inputs=5)
-        np.testing.assert_allclose(dx[i, j], dx_expected, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(dw[0, j], expected[0], rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(db[0, j], expected[1], rtol=1e-5, atol=1e-5)
+        gi = g[i % g_groups, j]
+        expected = oracle.knn_dweight(x[0, j], gi, *tables[j], num_slots=4)
+        np.testing.assert_array_equal(
+            y[i, j], oracle.knn_forward(x[0, j], weight[i, 0], *tables[j], bias=bias[0, 0]).astype(dtype)
+        )
+        np.testing.assert_array_equal(dx[i, j], oracle.knn_dinput(gi, weight[i, 0], *tables[j], num_inputs=5))
+        np.testing.assert_array_equal(dw[i % g_groups, j], expected[0])
+        np.testing.assert_array_equal(db[i % g_groups, j], expected[1])
 
 
 def test_symbolic_batches():

@@ -81,13 +81,14 @@ def outer_sum(x_blocks: jax.Array, g_blocks: jax.Array) -> jax.Array:
     """Sum over rows r: x[r, c] * g[r, o] -> [C, O] in fp32, from blocks of equally many rows."""
 
     def product(x: jax.Array, g: jax.Array) -> jax.Array:
+        # A batch of one: where vmap maps g alone, XLA's CPU backend has no product of bfloat16 without it.
         return lax.dot_general(
-            x,
-            g,
-            (((0,), (0,)), ((), ())),
+            x[None],
+            g[None],
+            (((1,), (1,)), ((0,), (0,))),
             precision=precision_for(x.dtype),
             preferred_element_type=jnp.float32,
-        )
+        )[0]
 
     return _sum_over_blocks(product, (x_blocks.shape[-1], g_blocks.shape[-1]), x_blocks, g_blocks)
 
