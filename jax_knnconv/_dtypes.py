@@ -22,10 +22,18 @@ class Dtypes(NamedTuple):
 
 def as_operand(name: str, value: Any) -> jax.Array:
     """An array of one of the three floating types: integers, bools and float64 become float32."""
-    if not hasattr(value, "dtype"):
-        given, value = value, np.asarray(value)
+    if hasattr(value, "__jax_array__"):
+        value = value.__jax_array__()
+    elif not hasattr(value, "dtype"):
+        given = type(value).__name__
+        try:
+            value = np.asarray(value)
+        except ValueError as error:
+            raise ValueError(f"{name} must be an array, got a {given} that makes none ({error})") from error
         if value.dtype == object:
-            raise TypeError(f"{name} must be an array of {_NAMES}, got {type(given).__name__}")
+            raise TypeError(f"{name} must be an array of {_NAMES}, got {given}")
+    elif isinstance(value, jax.ShapeDtypeStruct):
+        raise TypeError(f"{name} must be an array, got a ShapeDtypeStruct: jax.eval_shape takes shapes without values")
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub":
         value = value.astype(np.float32)  # before jax makes 32-bit integers of 64-bit ones
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from jax_knnconv.table import NeighborTable
 _TIE_BLOCK = 2**22
 # The search prunes by distances to boxes, with a rounding of their own; nothing nearer by this factor is pruned.
 _CLEARLY = 1 + 1e-9
+_NO_REALS = "bcOSUmM"  # kinds of NumPy dtypes
 
 
 def knn_table(
@@ -51,12 +51,14 @@ def knn_table(
       A NeighborTable with num_inputs = N and group_shape = G....
 
     Raises:
-      TypeError: a traced or non-numeric array; k is no integer.
-      ValueError: shapes that do not match, k < 1, max_distance < 0 or NaN, points that are not finite.
+      TypeError: a traced or non-numeric array; k or workers is no integer, max_distance no number.
+      ValueError: shapes that do not match, k < 1, max_distance < 0 or NaN, workers neither -1 nor positive, points that
+        are not finite.
     """
     points, queries = _read_places(points, queries)
     k = check_size("k", k, minimum=1)
     max_distance = _read_distance("max_distance", max_distance)
+    workers = _read_workers(workers)
     kernel = None if kernel_points is None else _read_kernel_points(kernel_points, points.shape[-1])
     groups = points.shape[:-2]
     indices = np.empty((*groups, queries.shape[-2], k), np.int64)
@@ -93,7 +95,7 @@ def radius_table(
       TypeError, ValueError: as `knn_table`.
     """
     points, queries = _read_places(points, queries)
-    radius = _read_distance("radius", radius)
+    radius, workers = _read_distance("radius", radius), _read_workers(workers)
     if max_neighbors is None:
         max_neighbors = 1
         for group in np.ndindex(*points.shape[:-2]):
@@ -120,7 +122,7 @@ def _read_places(points: Any, queries: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _read_reals(name: str, value: Any) -> np.ndarray:
     array = as_array(name, value)
-    if array.dtype.kind in "bcOSUmM":
+    if array.dtype.kind in _NO_REALS:
         raise TypeError(f"{name}: got dtype {array.dtype}, expected real numbers")
     if array.ndim < 2 or array.shape[-1] < 1:
         raise ValueError(f"{name}: got shape {array.shape}, expected [rows, D] with D >= 1, or groups of them in front")
@@ -137,12 +139,17 @@ def _read_kernel_points(kernel_points: Any, dimensions: int) -> np.ndarray:
     return kernel
 
 
-def _read_distance(name: str, value: float) -> float:
-    if not isinstance(value, numbers.Real):
+def _read_distance(name: str, value: Any) -> float:
+    number = as_array(name, value)
+    if number.ndim or number.dtype.kind in _NO_REALS:
         raise TypeError(f"{name}: got {value!r} of type {type(value).__name__}, expected a number")
-    if not value >= 0:
+    if not number >= 0:
         raise ValueError(f"{name}: got {value}, expected a number of at least 0")
-    return float(value)
+    return float(number)
+
+
+def _read_workers(workers: Any) -> int:
+    return -1 if workers == -1 else check_size("workers (-1 for all cores)", workers, minimum=1)
 
 
 def _widen(distance: float) -> float:

@@ -41,7 +41,7 @@ def grid_table(
     Raises:
       TypeError: a size that is no integer.
       ValueError: ranks that differ; a negative grid size; a kernel size, stride or dilation below 1; an unknown
-        padding.
+        padding; 2**31 cells or more, of input or output.
     """
     grid = _read_sizes("shape", shape, None, 0)
     rank = len(grid)
@@ -51,11 +51,12 @@ def grid_table(
     windows = [(f - 1) * d + 1 for f, d in zip(kernel, dilations, strict=True)]
     pads = _read_padding(padding, grid, windows, strides)
 
-    num_inputs = math.prod(grid)
+    num_inputs = check_size("shape, number of cells N", math.prod(grid))
     outputs = [
         max((n + low + high - window) // step + 1, 0)
         for n, (low, high), window, step in zip(grid, pads, windows, strides, strict=True)
     ]
+    num_outputs = check_size("shape, number of output cells M", math.prod(outputs))
     indices = np.zeros((*outputs, *kernel), np.int64)
     inside = np.ones(indices.shape, bool)
     for axis in range(rank):
@@ -66,7 +67,7 @@ def grid_table(
         place = place.reshape(along)
         indices = indices * grid[axis] + place
         inside &= (place >= 0) & (place < grid[axis])
-    indices = np.where(inside, indices, HOLE).reshape(math.prod(outputs), math.prod(kernel))
+    indices = np.where(inside, indices, HOLE).reshape(num_outputs, math.prod(kernel))
     return NeighborTable(indices, num_inputs=num_inputs)
 
 
@@ -148,7 +149,9 @@ def _read_padding(padding: Any, grid: list[int], windows: list[int], strides: li
     pairs = []
     for pad in pads:
         pair = tuple(pad) if np.iterable(pad) else (pad, pad)
-        if len(pair) != 2 or not all(isinstance(side, (int, np.integer)) for side in pair):
+        if len(pair) != 2 or not all(
+            isinstance(side, (int, np.integer)) and not isinstance(side, bool) for side in pair
+        ):
             raise ValueError(f"padding: got {pad!r}, expected an integer or a (low, high) pair of them")
         pairs.append((int(pair[0]), int(pair[1])))
     return pairs

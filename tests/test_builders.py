@@ -105,6 +105,13 @@ def test_kernel_points_choose_the_slot(build):
         assert sorted(found) == sorted(zip(slots, right[m][right[m] >= 0], strict=True))
 
 
+@pytest.mark.parametrize("distance", [np.float32(1), np.array(1.0), jnp.float32(1), jnp.bfloat16(1), 1])
+def test_numbers_of_any_kind_are_distances(distance):
+    points = [[0.0], [1.0], [3.0]]
+    np.testing.assert_array_equal(radius_table(points, radius=distance, workers=-1).indices, [[0, 1], [1, 0], [2, -1]])
+    np.testing.assert_array_equal(knn_table(points, k=2, max_distance=distance).indices, [[0, 1], [1, 0], [2, -1]])
+
+
 def test_equally_near_kernel_points_give_the_lowest_slot():
     table = knn_table([[0.0]], k=1, kernel_points=[[5.0], [1.0], [-1.0], [1.0]])
     np.testing.assert_array_equal(table.slots, [[1]])
@@ -125,6 +132,10 @@ def test_equally_near_kernel_points_give_the_lowest_slot():
         (([[1.0]],), {"max_distance": -1}, ValueError, "max_distance: got -1"),
         (([[1.0]],), {"max_distance": np.nan}, ValueError, "max_distance: got nan"),
         (([[1.0]],), {"max_distance": "1"}, TypeError, "max_distance: got '1' of type str"),
+        (([[1.0]],), {"max_distance": True}, TypeError, "max_distance: got True of type bool"),
+        (([[1.0]],), {"max_distance": [1.0]}, TypeError, r"max_distance: got \[1.0\] of type list"),
+        (([[1.0]],), {"workers": 0}, ValueError, "workers .*: got 0, expected at least 1"),
+        (([[1.0]],), {"workers": "all"}, TypeError, "workers .*: got 'all' of type str"),
         (([[1.0]],), {"kernel_points": [[1.0, 2.0]]}, ValueError, r"kernel_points: got shape \(1, 2\)"),
     ],
 )
@@ -138,6 +149,8 @@ def test_bad_radius_and_traced_points():
         radius_table([[1.0]], radius=-0.5)
     with pytest.raises(ValueError, match="max_neighbors: got 0"):
         radius_table([[1.0]], radius=1, max_neighbors=0)
+    with pytest.raises(ValueError, match=r"workers .*: got -2"):
+        radius_table([[1.0]], radius=1, workers=-2)
     with pytest.raises(TypeError, match="points: got a traced array"):
         jax.jit(lambda p: knn_table(p, k=1))(jnp.zeros((2, 2)))
 

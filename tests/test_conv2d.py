@@ -206,6 +206,15 @@ def test_batch_dimensions_and_bias():
     assert (np.asarray(jkc.conv2d(x[0, 0], weight, bias)) == np.asarray(y[0, 0])).all(), "the same bits in any batch"
 
 
+def test_objects_that_say_how_they_become_arrays():
+    class Wrapped:
+        def __jax_array__(self):
+            return jnp.array([2.0, 3.0]).reshape(1, 2, 1)
+
+    y = jkc.conv2d(Wrapped(), [[[[10]]], [[[100]]]], [1], padding=((1, 0), (0, 0)))
+    assert y.ravel().tolist() == [201, 301]
+
+
 @pytest.mark.parametrize("shape", [(0, 8, 8, 3), (2, 0, 8, 3), (2, 8, 8, 0)])
 def test_empty(shape):
     """Case 18: right shapes, exact zeros."""

@@ -83,6 +83,16 @@ CASES = {
     "weight and table swapped": (lambda: jkc.knn_conv(KX, TABLE, KW), TypeError, "table must be a NeighborTable, got"),
     "table for an array": (lambda: jkc.cast_operands(TABLE, KX, "float16"), TypeError, "g must be .*NeighborTable"),
     "no array": (lambda: jkc.conv2d(None, W), TypeError, "x must be an array of float32.*got NoneType"),
+    "ragged": (
+        lambda: jkc.conv2d([[1.0], [1.0, 2.0]], W),
+        ValueError,
+        "x must be an array, got a list that makes none",
+    ),
+    "a shape alone": (
+        lambda: jkc.conv2d(X, jax.ShapeDtypeStruct((3, 3, 3, 5), "float32")),
+        TypeError,
+        "weight must be an array, got a ShapeDtypeStruct",
+    ),
     "knn rank": (lambda: jkc.knn_conv(KX[0, 0], KW, TABLE), ValueError, "x must be .*at least 2"),
     "knn rows": (lambda: jkc.knn_conv(KX[:, :3], KW, TABLE), ValueError, "x's rows.*got 3, expected 4"),
     "knn slots": (lambda: jkc.knn_conv(KX, KW[:1], TABLE), ValueError, "weight's slots.*got 1, expected 2"),

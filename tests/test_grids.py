@@ -81,6 +81,9 @@ def test_case_30_same_with_stride_2(size, right):
         ({"padding": [(1, 1)]}, ValueError, "padding: got 1 entries"),
         ({"padding": [(1, 1), (1, 1, 1)]}, ValueError, r"padding: got \(1, 1, 1\)"),
         ({"padding": 1.5}, ValueError, "padding: got 1.5"),
+        ({"padding": True}, ValueError, "padding: got True"),
+        ({"shape": (2**16, 2**15)}, ValueError, f"shape, number of cells N: got {2**31}"),
+        ({"padding": 2**16}, ValueError, f"shape, number of output cells M: got {(2**17 + 2) ** 2}"),
     ],
 )
 def test_bad_grids(arguments, error, text):
