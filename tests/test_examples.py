@@ -72,6 +72,12 @@ def test_readme_names_files_that_are_there():
 # Digits ------------------------------------------------------------------------------------------------------------
 
 
+def test_readme_picture_is_drawn_where_it_is_told(tmp_path):
+    done = run_example("readme_picture.py", tmp_path / "picture.png")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "picture.png").read_bytes().startswith(PNG)
+
+
 def test_digits_writes_metrics_and_a_picture(tmp_path):
     done = run_example("train_digits.py", "--epochs", 1, "--target", 0.2, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
