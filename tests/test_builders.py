@@ -63,6 +63,13 @@ def test_knn_of_random_points_and_default_queries():
     np.testing.assert_array_equal(knn_table(points, k=5, workers=2).indices, right)
 
 
+@pytest.mark.parametrize("k", [2, 3, 5, 9])
+def test_ties_at_the_last_neighbour_alone(k):
+    """Nearer neighbours that do not tie tell nothing of the last, among more points than a leaf of the tree has."""
+    points = np.random.default_rng(0).integers(-3, 4, (100, 2)).astype(np.float64)
+    np.testing.assert_array_equal(knn_table(points, k=k).indices, nearest(points, points, k))
+
+
 def test_ties_beyond_one_block_of_the_search(monkeypatch):
     monkeypatch.setattr("jax_knnconv.builders._TIE_BLOCK", 64)
     points = np.concatenate([np.ones((40, 2)), np.zeros((50, 2))])
