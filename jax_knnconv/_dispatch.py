@@ -51,7 +51,8 @@ def _lower_jax(function: Callable[..., Any], ctx: Any, operands: Sequence[Any], 
     # around: under Explicit axes arrays would carry shardings, which mean nothing in a program of one device.
     local = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
     function = functools.partial(function, **static)
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+    # How strict a user wants jax.numpy to be with their own code is no concern of it either.
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())), jax.numpy_rank_promotion("allow"):
         return mlir.lower_fun(function, multiple_results=True)(ctx.replace(avals_in=local), *operands)
 
 
