@@ -101,4 +101,13 @@ def test_float64_rounds_to_float32_first():
 
 def test_derivative_is_zero_where_clipped():
     grad = jax.vmap(jax.grad(lambda g: jkc.cast_operands(g, g, "float16")[0].astype("float32")))
-    assert grad(jnp.array([1e5, 3.0, -1e5])).tolist() == [0, 1, 0]
+    assert grad(jnp.array([1e5, 3.0, -1e5, 65504.0, -65504.0])).tolist() == [0, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("implementation", ["auto", "xla"])
+def test_cotangents_of_16_bits_are_taken_as_they_are(kind, implementation):
+    x, weight, bias = jnp.ones((1, 1, 1, 1), kind), jnp.full((1, 1, 1, 1), 2, kind), jnp.zeros((1,), kind)
+    _, back = jax.vjp(lambda *operands: jkc.conv2d(*operands, implementation=implementation), x, weight, bias)
+    dx, dw, db = back(jnp.full((1, 1, 1, 1), jnp.inf, kind))
+    assert (dx.item(), dw.item(), db.item()) == (np.inf, np.inf, np.inf)

@@ -44,6 +44,7 @@ def check_sharded(table, sources, outputs, sharded):
     assert exchange.total_received == sum(exchange.received) == sum(exchange.sent)
     assert exchange.total_needed <= exchange.total_received <= 1.1 * exchange.total_needed
     np.testing.assert_array_equal(sharded.row_counts, outputs.counts)
+    assert exchange.padded_rows == max(np.count_nonzero(nodes < 0) for nodes in outputs.nodes)
 
 
 # Partitions -----------------------------------------------------------------------------------------------------------
