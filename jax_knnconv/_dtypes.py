@@ -22,9 +22,9 @@ class Dtypes(NamedTuple):
 
 def as_operand(name: str, value: Any) -> jax.Array:
     """An array of one of the three floating types: integers, bools and float64 become float32."""
-    if hasattr(value, "__jax_array__"):
+    if not hasattr(value, "dtype") and hasattr(value, "__jax_array__"):
         value = value.__jax_array__()
-    elif not hasattr(value, "dtype"):
+    if not hasattr(value, "dtype"):
         given = type(value).__name__
         try:
             value = np.asarray(value)
