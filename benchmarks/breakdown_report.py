@@ -115,6 +115,8 @@ def show(results: dict[str, Any], console: Console) -> None:
     console.print(f"ceilings: {rates}, copy {peaks['bytes'] / 1e9:.1f} GB/s")
     for kind in dict.fromkeys(record["shape"]["kind"] for record in results["entries"]):
         console.print(entry_table([record for record in results["entries"] if record["shape"]["kind"] == kind]))
+    if results["checks"]:
+        console.print(report.check_table(results["checks"]))
     if results["steps"]:
         console.print(step_table(results["steps"]))
     for line in summary(results["entries"]):

@@ -106,6 +106,7 @@ def main(
         "complete": False,
         "settings": settings._asdict(),
         "entries": [],
+        "checks": [],
         "steps": [],
     }
     peaks_before = machine.peaks(options.dtypes)

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import ROOT
+from benchmarks import ROOT, machine
 
 PARTS = ("products", "gathers", "barriers")
 WHOLE = "whole"
@@ -88,6 +88,21 @@ def run(folder: pathlib.Path) -> dict[str, dict[str, float]]:
     return times
 
 
+def _printed(*command: str) -> str | None:
+    """The last line that a program prints; None where it cannot run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip().rpartition("\n")[2] or None
+
+
+def describe() -> dict[str, str | None]:
+    """What a run was measured on: the sources' commit, the compiler where it is here, the GPU and its driver."""
+    gpu = _printed("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0")
+    return {"commit": machine.commit(), "nvcc": _printed("nvcc", "--version"), "gpu": gpu}
+
+
 def shares(times: Mapping[str, float]) -> dict[str, float]:
     """By part: the time that its absence saves, as a share of the whole kernel's."""
     return {part: 1 - times[part] / times[WHOLE] for part in PARTS}
@@ -123,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             times = run(pathlib.Path(name))
     Console().print(table(times))
     if options.out is not None:
-        options.out.write_text(json.dumps({"milliseconds": times}, indent=1) + "\n")
+        options.out.write_text(json.dumps({**describe(), "milliseconds": times}, indent=1) + "\n")
     return 0
 
 

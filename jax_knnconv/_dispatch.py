@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from jax_knnconv import _ffi, _kernel_choice
+from jax_knnconv import _ffi, _kernel_choice, _padding
 from jax_knnconv._readiness import lacks, partial_slices, takes, warn_once, why_not, working_kernels
 from jax_knnconv._rules import HandlerCall
 from jax_knnconv._varying import result_type
@@ -70,7 +71,7 @@ def for_gpu(
       ValueError: a config that no kernel can honour.
     """
     spec = static.get("spec")
-    given = _kernel_choice.rounded_first(operation, operands, spec)
+    given = _kernel_choice.rounded_first(operation, _padding.padded(operation, operands, spec), spec)
     return given, _kernel_choice.attributes(operation, given, spec, group_rank(static), implementation)
 
 
@@ -99,24 +100,35 @@ def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementa
         if reason is None:
             attributes = handler.attributes(*avals, **static)
             extra = handler.workspace(*avals, platform=platform, partial_slices=slices, **static)
-            results = [*ctx.avals_out, *(jax.core.ShapedArray(s.shape, s.dtype) for s in extra)]
             given = [
-                operand if have.dtype == aval.dtype else _cast(ctx, operand, have, aval.dtype)
+                _converted(ctx, operand, have, aval)
                 for operand, have, aval in zip(operands, ctx.avals_in, avals, strict=True)
             ]
+            results = [jax.core.ShapedArray(s.shape, s.dtype) for s in (*handler.results(*avals, **static), *extra)]
             full = ctx.replace(avals_in=avals, avals_out=results)
             values = _ffi.lower_call(operation, full, *given, **attributes, **forced)
-            return values[: len(ctx.avals_out)]
+            wanted = zip(values, results, ctx.avals_out, strict=False)  # and not the workspace
+            return [_converted(ctx, value, have, want) for value, have, want in wanted]
         warn_once(f"the compiled {operation}", platform, reason, _PURE_JAX)
     return _lower_jax(handler.fallback, ctx, operands, static)
 
 
-def _cast(ctx: Any, operand: Any, aval: Any, dtype: Any) -> Any:
-    """The operand of a call in another dtype, in a pass of its own."""
-    have, to = (jax.core.ShapedArray(aval.shape, d) for d in (aval.dtype, dtype))
-    function = mlir.lower_fun(lambda x: [jax.lax.convert_element_type(x, dtype)], multiple_results=True)
+def _converted(ctx: Any, operand: Any, have: Any, want: Any) -> Any:
+    """An array in another dtype, and with zeros behind its last dimensions or without what is there, in one pass."""
+    if have.shape == want.shape and have.dtype == want.dtype:
+        return operand
+
+    def convert(x: jax.Array) -> list[jax.Array]:
+        x = lax.convert_element_type(x, want.dtype)
+        return [
+            lax.pad(x, x.dtype.type(0), [(0, size - old, 0) for old, size in zip(x.shape, want.shape, strict=True)])
+        ]
+
+    avals = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in (have, want)]
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
-        (value,) = function(ctx.replace(avals_in=[have], avals_out=[to]), operand)
+        (value,) = mlir.lower_fun(convert, multiple_results=True)(
+            ctx.replace(avals_in=avals[:1], avals_out=avals[1:]), operand
+        )
     return value
 
 

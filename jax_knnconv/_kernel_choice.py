@@ -34,7 +34,7 @@ _FROM_TILE = {"forward": ("wm", "wn"), "dinput": ("wm", "wn"), "dweight": ("bk",
 _OPERANDS = {"forward": ("x", "weight"), "dinput": ("g", "weight"), "dweight": ("x", "g")}
 _WARPS = 4
 _VECTOR = 8  # 16-bit elements of a 16-byte copy
-_ROWS_WITHOUT_COPIES = 64  # of forward's and dinput's tiles that asynchronous copies do not fill
+_ROWS_WITHOUT_COPIES = 64  # of tiles that asynchronous copies do not fill; of dweight's where vectors do without them
 _CELLS_BATCH = 8  # up to which dinput in bfloat16 adds up the taps of a cell
 
 
@@ -104,18 +104,23 @@ def rounded_first(operation: str, operands: Sequence[Any], spec: Any) -> list[An
     return given
 
 
-def _not_copied(config: KernelConfig, pass_name: str, call: _Call) -> str | None:
-    """The reason why asynchronous 16-byte copies do not fill a pass's tiles, or None if they do."""
+def _by_element(config: KernelConfig, pass_name: str, call: _Call) -> str | None:
+    """The reason why a pass's tiles are not filled 16 bytes at a time, or None if they are."""
     if config.vec is False:
         return "vec=False"
-    if config.async_copy is False:
-        return "async_copy=False"
     if call.mixed:
         return "a float32 operand"
     lines = {"C_out": call.outputs} if pass_name == "dinput" else {"C_in": call.channels, "C_out": call.outputs}
     for name, size in lines.items():
         if isinstance(size, int) and size % _VECTOR:
             return f"{name} = {size} is no multiple of {_VECTOR}"
+    return None
+
+
+def _not_copied(config: KernelConfig, call: _Call) -> str | None:
+    """The reason why asynchronous copies do not fill tiles that 16 bytes at a time do, or None if they do."""
+    if config.async_copy is False:
+        return "async_copy=False"
     return f"bfloat16 with a batch of at most {_CELLS_BATCH}" if call.cells else None
 
 
@@ -148,7 +153,7 @@ def attributes(
     pass_names = ("dinput", "dweight") if operation.endswith("_backward") else (operation.rpartition("_")[2],)
     for name in pass_names:
         _check(config, name, _describe(operation, name, operands, group_rank))
-    staging = _staging(config, "dweight" in pass_names)
+    staging = _staging(config)
     tile = [_ANY_TILE if size is None else size for size in (config.bm, config.bn, staging)]
     if tile != [_ANY_TILE] * 3:
         found["tile"] = np.array(tile, np.int64)
@@ -190,17 +195,13 @@ def _check(config: KernelConfig, pass_name: str, call: _Call) -> None:
         if value is not None and value != only:
             raise ValueError(f"KernelConfig: {pass_name} ships {name} {only} alone, got {value}")
     _check_parts(config, pass_name)
-    if pass_name == "dweight" and config.async_copy is False and config.vec:
-        raise ValueError(
-            "KernelConfig: dweight stages 16 bytes at a time by asynchronous copies alone, got vec=True with "
-            "async_copy=False"
-        )
     if config.async_copy and config.vec is False:
         raise ValueError("KernelConfig: elements are not staged asynchronously, got vec=False with async_copy=True")
-    reason = _not_copied(config, pass_name, call)
+    by_element = _by_element(config, pass_name, call)
+    reason = by_element or _not_copied(config, call)
     if reason is None or config.bm is None:
         return
-    if pass_name == "dweight":
+    if pass_name == "dweight" and by_element is not None:
         if config.bm == 64:
             raise ValueError(
                 f"KernelConfig: dweight ships tiles of bm 32, 128 where it stages elements ({reason}), got 64"
@@ -229,11 +230,11 @@ def _check_parts(config: KernelConfig, pass_name: str) -> None:
             )
 
 
-def _staging(config: KernelConfig, has_dweight: bool) -> int | None:
+def _staging(config: KernelConfig) -> int | None:
     if config.vec is False:
         return _BY_ELEMENT
     if config.async_copy is False:
-        return _BY_ELEMENT if has_dweight else _BY_VECTOR_THROUGH_REGISTERS
+        return _BY_VECTOR_THROUGH_REGISTERS
     return None if config.vec is None and config.async_copy is None else _BY_VECTOR
 
 

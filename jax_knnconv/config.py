@@ -29,11 +29,12 @@ class KernelConfig:
 
     The portable kernels ship, for forward and dinput, bm 16, 64, 128 and bn 32, 64, 128 with bk 64; for dweight, where
     the tile is of dw as a matrix [V·C_in, C_out], bm and bn 32, 64, 128. Where asynchronous 16-byte copies cannot fill
-    a tile (vec=False, async_copy=False, channels no multiple of 8; KNN dinput in bfloat16 with a batch of up to 8),
-    forward and dinput have bm 64 alone, dweight bm 32 and 128. What follows from bm and bn (wm, wn, and bk of dweight)
-    may be given beside both of them. A value that no kernel has is a ValueError when the call is lowered for a GPU, and
-    so is what the GPU that is there cannot do: a tile that its shared memory does not hold, a kernel that does not take
-    the call, a split without room for its partial sums.
+    a tile (vec=False, async_copy=False, channels no multiple of 8 in calls that do not round them up; KNN dinput in
+    bfloat16 with a batch of up to 8), forward and dinput have bm 64 alone; dweight has bm 32 and 128, or 64 alone where
+    async_copy=False is the only reason. What follows from bm and bn (wm, wn, and bk of dweight) may be given beside
+    both of them. A value that no kernel has is a ValueError when the call is lowered for a GPU, and so is what the GPU
+    that is there cannot do: a tile that its shared memory does not hold, a kernel that does not take the call, a split
+    without room for its partial sums.
 
     Attributes:
         bm: rows of a thread block's tile, a multiple of 16.
@@ -46,7 +47,8 @@ class KernelConfig:
         ksteps: depth steps held in shared memory at once.
         ksplit: slices of dweight's split sum; 1 is unsplit. Other passes are never split and do not look at it.
         async_copy: stage with asynchronous copies, where operands allow (True); or never (False).
-        vec: stage 16 bytes at a time, where operands allow (True); or one element at a time (False).
+        vec: stage 16 bytes at a time, where operands allow (True); or one element at a time (False), which also keeps
+            large calls from rounding channels up to a multiple of 8.
         kernel: "portable", "halo" (for few channels) or "hopper" (compute capability 9.0); one that does not take the
             call, or fails on the GPU that is there, is an error. All other fields are the portable kernels': setting
             one chooses these.

@@ -175,7 +175,7 @@ def test_result_path_names_the_device():
 
 def test_checks_of_small_cases(monkeypatch):
     monkeypatch.setattr(field_cases, "_CLOUD", shapes.Knn(1, 4, 4, 50, 50, 3))
-    monkeypatch.setattr(field_cases, "_HUB_ROWS", 50)
+    monkeypatch.setattr(field_cases, "hub_shapes", lambda size: [field_cases.Hubs(shapes.Knn(1, 8, 1, 10, 50, 1), 10)])
     monkeypatch.setattr(field_cases, "_ODD_CHANNELS", (3,))
     monkeypatch.setattr(field_cases, "_ODD_BESIDE", 8)
     monkeypatch.setattr(memory, "measure_in_fresh_process", lambda *_, **__: 30)
@@ -201,10 +201,44 @@ def test_figure_above_its_limit_is_measured_on(monkeypatch):
     assert field_cases._relative_time((None, ()), (None, ()), 3, SHORT._replace(budget_s=100)) == 4
 
 
-def test_hub_dinput_counts_its_rows():
-    function, sets = field_cases._hub_dinput(np.arange(40, dtype=np.int32) % 10, 10, "float32", "auto")
-    np.testing.assert_array_equal(function(*sets[0]), np.full((1, 10, 8), 4.0))
-    np.testing.assert_array_equal(function(*sets[1]), np.full((1, 10, 8), 8.0))
+def test_times_that_are_noise_have_no_ratio(monkeypatch):
+    samples = {"slow": iter([1.0, 1.0, 3.0, 3.0, 3.0, 3.0]), "fast": iter([-2.0, -2.0, 2.0, 2.0, 2.0, 2.0])}
+    order = iter(samples)
+    monkeypatch.setattr(harness, "best_sampler", lambda *_, **__: samples[next(order)].__next__)
+    monkeypatch.setattr(machine, "size", lambda: "gpu")  # medians: of two samples 1 / -2, of six 3 / 2
+    assert field_cases._relative_time((None, ()), (None, ()), 3, SHORT._replace(budget_s=100)) == 1.5
+
+
+@pytest.mark.parametrize(("sources", "neighbours"), [(10, 1), (40, 1), (40, 3)])
+def test_hubs_have_a_tap_of_each_row(sources, neighbours):
+    hubs = field_cases.Hubs(shapes.Knn(1, 2, 1, sources, 40, neighbours), 4)
+    with_hubs, without = hubs.tables()
+    assert hubs.name.endswith("4 hubs of 10 taps")
+    assert (with_hubs.num_inputs, without.num_inputs) == (sources, 40)
+    indices, uniform = np.asarray(with_hubs.indices), np.asarray(without.indices)
+    rows = np.arange(40)
+    np.testing.assert_array_equal(indices[rows, rows % neighbours], rows % 4)
+    others = np.arange(neighbours) != rows[:, None] % neighbours
+    np.testing.assert_array_equal(indices[others], uniform[others] % sources)
+    counts = np.bincount(indices.ravel(), minlength=sources)
+    for transposed in (False, True):
+        function, sets = field_cases._table_dinput(hubs.shape, with_hubs, "float32", "auto", transposed=transposed)
+        for i, operands in enumerate(sets, 1):
+            dx = np.asarray(function(*operands))
+            assert dx.shape == ((1, 2, sources) if transposed else (1, sources, 2))
+            np.testing.assert_array_equal(dx[0, 0] if transposed else dx[0, :, 0], i * counts)
+
+
+def test_hub_rows_are_picked_by_name(monkeypatch):
+    shape = shapes.Knn(1, 8, 1, 40, 40, 1)
+    monkeypatch.setattr(field_cases, "hub_shapes", lambda size: [field_cases.Hubs(shape, count) for count in (4, 5)])
+    found = list(field_cases.hub_rows(["bfloat16"], SHORT, "5 hubs"))
+    assert [check["what"] for check in found] == [f"dinput bfloat16 {shape.name}, 5 hubs of 8 taps"] * 3
+    assert [(check["limit"], check["unit"]) for check in found] == [
+        (3, "x uniform"),
+        (3, "x uniform, x transposed"),
+        (1.2, "x float32"),
+    ]
 
 
 # The training step -------------------------------------------------------------------------------------------------

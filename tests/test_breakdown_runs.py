@@ -8,7 +8,16 @@ import pytest
 from benchmark_cases import TINY_SHAPES
 from breakdown_cases import DENSE, act_as_accelerator
 
-from benchmarks import breakdown, cifar10_breakdown, cifar10_step, dense_breakdown, knn_breakdown, machine, shapes
+from benchmarks import (
+    breakdown,
+    cifar10_breakdown,
+    cifar10_step,
+    dense_breakdown,
+    field_cases,
+    knn_breakdown,
+    machine,
+    shapes,
+)
 
 # The harness measures whatever runs, with compiled kernels or without.
 pytestmark = pytest.mark.filterwarnings("ignore::jax_knnconv.FallbackWarning")
@@ -30,6 +39,7 @@ def test_result_file(program, name, ceilings, monkeypatch, tmp_path, capsys):
     chosen = next(shape for shape in TINY_SHAPES if isinstance(shape, kind))
     monkeypatch.setattr(shapes, f"{name.lower()}_shapes", lambda size: [chosen])
     monkeypatch.setattr(shapes, "small_batch_shapes", list)
+    monkeypatch.setattr(field_cases, "hub_shapes", lambda size: [field_cases.Hubs(shapes.Knn(1, 2, 3, 9, 9, 2), 3)])
     path = tmp_path / "new" / "cpu.json"
     arguments = ["--dtypes", "float32", "--passes", "forward,dinput", "--repeats", "2", "--quick", "--out", str(path)]
     assert program.main(arguments) == 0
@@ -42,7 +52,9 @@ def test_result_file(program, name, ceilings, monkeypatch, tmp_path, capsys):
         assert entry["agrees"]
         assert entry["ratios"]["peer"] > 0
         assert entry["gap"] > 0
+    assert [check["case"] for check in results["checks"]] == ([3, 3] if name == "KNN" else [])
     shown = capsys.readouterr().out
+    assert ("3 hubs of 3 taps" in shown) == (name == "KNN")
     assert chosen.name in shown
     assert "peer / ours, dinput" in shown
 

@@ -72,7 +72,8 @@ def test_hopper_runs_where_channels_are_many_and_its_architecture_is_there(cuda)
     best = "hopper" if "hopper" in cuda.implementations else "portable"
     assert kernels(image(256, 16, 64, 64)) == [best] * 3
     assert kernels(image(256, 16, 64, 64), **A100) == ["portable"] * 3
-    assert kernels(image(256, 16, 60, 60)) == ["portable"] * 3  # no multiple of 8
+    assert kernels(image(256, 16, 60, 60)) == [best] * 3  # as 64
+    assert kernels(image(8, 16, 60, 60)) == ["portable"] * 3  # no multiple of 8, and too few to round them up
     assert kernels(rows(128, table(60, 60, 9), 64, 64)) == [best] * 3
     assert kernels(rows(128, table(60, 60, 9, 5), 64, 64)) == [best] * 3
 
@@ -189,6 +190,19 @@ def test_staging(cuda):
     assert staging(64, 64) == (True, True, 64)  # 32 tiles of 128 rows would leave multiprocessors idle
     assert staging(3, 5) == (False, False, 64)
     assert staging(3, 64) == (True, False, 64)  # the weights
+
+
+def test_staging_of_weight_gradients(cuda):
+    def staging(channels, outputs, **given):
+        operands = image(4, 16, channels, outputs)[jkc.conv2d_dweight]
+        found = jkc.default_config(jkc.conv2d_dweight, *operands, config=jkc.KernelConfig(kernel="portable", **given))
+        return found.vec, found.async_copy, found.bm
+
+    assert staging(64, 64) == (True, True, 128)
+    assert staging(64, 64, async_copy=False) == (True, False, 64)
+    assert staging(64, 64, vec=False) == (False, False, 128)
+    assert staging(64, 63, async_copy=False) == (False, False, 128)
+    assert staging(3, 64, async_copy=False) == (False, False, 32)  # g, too, goes by elements
 
 
 def test_a_weight_gradient_is_split_until_the_device_is_full(cuda):

@@ -45,13 +45,20 @@ def test_tiles_are_the_portable_kernels(operation):
         ("knn_dinput", {"async_copy": True}, 1),
         ("knn_dinput", {"async_copy": False}, 2),
         ("knn_dinput", {"async_copy": False, "vec": True}, 2),
-        ("knn_dweight", {"async_copy": False}, 0),
-        ("knn_backward", {"async_copy": False}, 0),
+        ("knn_dweight", {"async_copy": False}, 2),
+        ("knn_dweight", {"async_copy": False, "vec": True}, 2),
+        ("knn_backward", {"async_copy": False}, 2),
         ("knn_dweight", {"vec": True}, 1),
     ],
 )
 def test_staging(operation, fields, staging):
     assert choices(operation, config=jkc.KernelConfig(**fields)) == {"kernel": "portable", "tile": [-1, -1, staging]}
+
+
+@pytest.mark.parametrize("operation", PASSES)
+def test_one_tile_without_asynchronous_copies_serves_all_passes(operation):
+    config = jkc.KernelConfig(bm=64, bn=128, async_copy=False)
+    assert choices(operation, config=config) == {"kernel": "portable", "tile": [64, 128, 2]}
 
 
 def test_ksplit_is_of_dweight():
@@ -193,7 +200,8 @@ def test_sizes_without_a_value_may_fit():
         ("dense_dinput", {"bm": 16, "bn": 128, "wn": 64}, "ships wn 32 alone in a tile of bm 16, bn 128, got 64"),
         ("dense_dweight", {"bm": 32, "bn": 128, "wn": 64}, "ships wn 32 alone in a tile of bm 32, bn 128, got 64"),
         ("dense_dweight", {"bm": 128, "bn": 64, "bk": 64}, "ships bk 32 alone in a tile of bm 128, bn 64, got 64"),
-        ("knn_dweight", {"vec": True, "async_copy": False}, "got vec=True with async_copy=False"),
+        ("knn_dweight", {"bm": 32, "async_copy": False}, r"dweight ships .*bm 64 alone .*\(async_copy=False\), got 32"),
+        ("dense_dweight", {"bm": 64, "vec": False}, r"bm 32, 128 where it stages elements \(vec=False\), got 64"),
         ("knn_forward", {"vec": False, "async_copy": True}, "got vec=False with async_copy=True"),
         ("knn_forward", {"kernel": "hopper", "bm": 64}, "kernel 'hopper' has its own; got bm=64"),
         ("knn_dweight", {"kernel": "halo", "ksplit": 2}, "kernel 'halo' has its own; got ksplit=2"),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pathlib
 
 import pytest
@@ -34,7 +35,12 @@ def test_each_program_lacks_one_part(tmp_path):
         assert pathlib.Path(source).is_file()
 
 
-def test_shares(tmp_path, capsys):
+def test_shares(tmp_path, capsys, monkeypatch):
+    programs = {"nvidia-smi": "a GPU, 1.2", "nvcc": "nvcc: NVIDIA\nBuild 3"}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{text}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     times = {"whole": "a 4.0\nb 2.0", "products": "a 1.0\nb 2.0", "gathers": "a 3.0\nb 1.5", "barriers": "a 4.2\nb 2.0"}
     for part, text in times.items():
         (tmp_path / part).write_text(f"#!/bin/sh\necho '{text}'\n")
@@ -45,7 +51,10 @@ def test_shares(tmp_path, capsys):
     }
     assert knockout.main(["--run-only", str(tmp_path), "--out", str(tmp_path / "out.json")]) == 0
     assert "75%" in capsys.readouterr().out
-    found = json.loads((tmp_path / "out.json").read_text())["milliseconds"]
+    results = json.loads((tmp_path / "out.json").read_text())
+    assert (results["gpu"], results["nvcc"]) == ("a GPU, 1.2", "Build 3")
+    assert "commit" in results
+    found = results["milliseconds"]
     assert knockout.shares(found["a"]) == pytest.approx({"products": 0.75, "gathers": 0.25, "barriers": -0.05})
     console = Console(file=io.StringIO(), width=120)
     console.print(knockout.table(found))
@@ -57,3 +66,8 @@ def test_build_needs_a_compiler(monkeypatch, tmp_path):
     monkeypatch.setattr(knockout.shutil, "which", lambda name: None)
     with pytest.raises(FileNotFoundError, match="nvcc"):
         knockout.main(["--build-only", str(tmp_path)])
+
+
+def test_a_machine_without_compiler_and_gpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert knockout.describe() == {"commit": None, "nvcc": None, "gpu": None}

@@ -224,7 +224,9 @@ nb::dict ChooseDweight(const DeviceFigures& device, const Wanted& given, int sli
   nb::dict found = ToDict(decision, [](const gpu::DweightLaunch& launch, nb::dict& found) {
     found["rows"] = launch.tile.rows;
     found["columns"] = launch.tile.columns;
-    found["vector"] = found["asynchronous"] = launch.staging != gpu::DweightStaging::kScalar;
+    const bool vector = launch.staging != gpu::DweightStaging::kScalar;
+    found["vector"] = vector;
+    found["asynchronous"] = vector && launch.staging != gpu::DweightStaging::kRegisters;
     found["slices"] = launch.grid.slices;
   });
   found["partial_slices"] = FewestSlices(decision, 2 * ShapeOf(groups).count(), partial_slices, choose_with);

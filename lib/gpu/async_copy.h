@@ -8,7 +8,13 @@
 
 namespace knnconv::gpu {
 
-// Copies 16 bytes, or writes zeros and reads nothing where `valid` is false. Both addresses are 16-byte aligned.
+// Copies 16 bytes through registers, or writes zeros and reads nothing where `valid` is false. Both addresses are 16-byte
+// aligned.
+KNNCONV_DEVICE void Copy16(void* shared, const void* global, bool valid) {
+  *static_cast<uint4*>(shared) = valid ? *static_cast<const uint4*>(global) : make_uint4(0, 0, 0, 0);
+}
+
+// The same, while the caller goes on.
 KNNCONV_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
 #if defined(KNNCONV_PLAIN)
   plain::StartCopy(shared, valid ? global : nullptr);
@@ -17,7 +23,7 @@ KNNCONV_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(valid ? 16 : 0)
                : "memory");
 #else
-  *static_cast<uint4*>(shared) = valid ? *static_cast<const uint4*>(global) : make_uint4(0, 0, 0, 0);
+  Copy16(shared, global, valid);
 #endif
 }
 

@@ -49,7 +49,6 @@ inline ffi::Error ReadTileChoice(const ffi::Dictionary& attributes, TileChoice* 
 
 inline ffi::Error ReadDweightChoice(const ffi::Dictionary& attributes, DweightChoice* choice) {
   KNNCONV_RETURN_IF_ERROR(internal::ReadChoice(attributes, {32, 64, 128}, choice));
-  KNNCONV_CHECK(choice->asynchronous);  // vectors are staged by asynchronous copies only
   if (!attributes.contains("ksplit")) return ffi::Error::Success();
   const auto slices = attributes.get<int64_t>("ksplit");
   if (slices.has_error()) return slices.error();

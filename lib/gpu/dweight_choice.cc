@@ -28,6 +28,7 @@ DweightStaging StagingOf(const Dweight& dweight, const DweightChoice& wanted) {
   if (wanted.vector == 0 || dweight.columns % kVector != 0 || !IsAligned(dweight.g)) return DweightStaging::kScalar;
   const bool source_vectors =
       dweight.x_type == dweight.g_type && dweight.channels % kVector == 0 && IsAligned(dweight.x);
+  if (!wanted.asynchronous) return source_vectors ? DweightStaging::kRegisters : DweightStaging::kScalar;
   return source_vectors ? DweightStaging::kBoth : DweightStaging::kCotangent;
 }
 
@@ -35,16 +36,21 @@ DweightStaging StagingOf(const Dweight& dweight, const DweightChoice& wanted) {
 Status TileOf(const DweightSizes& sizes, DweightStaging staging, const Device& device, const DweightChoice& wanted,
               TileShape* tile) {
   const bool has_middle_rows = staging == DweightStaging::kBoth;
+  const bool has_one_height = staging == DweightStaging::kRegisters;
   *tile = ChooseTile(sizes, has_middle_rows);
   if (wanted.rows > 0) tile->rows = wanted.rows;
+  if (has_one_height && wanted.rows <= 0) tile->rows = kRowsThroughRegisters;
   if (wanted.columns > 0) tile->columns = wanted.columns;
   const auto fits = [&] { return DweightSharedBytes(tile->rows, tile->columns) <= device.shared_bytes; };
   while (wanted.columns <= 0 && tile->columns > 32 && !fits()) tile->columns /= 2;
-  while (wanted.rows <= 0 && tile->rows > 32 && !fits()) tile->rows = has_middle_rows ? tile->rows / 2 : 32;
+  while (wanted.rows <= 0 && !has_one_height && tile->rows > 32 && !fits()) tile->rows = has_middle_rows ? tile->rows / 2 : 32;
   if (!fits()) {
     return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "the tile fits into the device's shared memory"};
   }
-  if (tile->rows == 64 && !has_middle_rows) {
+  if (has_one_height && tile->rows != kRowsThroughRegisters) {
+    return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "rows are 64 where operands are staged through registers"};
+  }
+  if (tile->rows == 64 && !has_middle_rows && !has_one_height) {
     return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "rows are 32 or 128 where an operand is staged by elements"};
   }
   return {};

@@ -59,7 +59,15 @@ KNNCONV_DEVICE DweightBlock FindBlock(const Dweight& dweight, const DweightGrid&
   return block;
 }
 
-template <typename T, typename Taps, typename Tile, bool kSourceVectors, bool kCotangentVectors>
+template <DweightStaging kStaging>
+inline constexpr StageBy kSourceBy = kStaging == DweightStaging::kBoth        ? StageBy::kAsyncCopy
+                                     : kStaging == DweightStaging::kRegisters ? StageBy::kRegisters
+                                                                              : StageBy::kElement;
+template <DweightStaging kStaging>
+inline constexpr StageBy kCotangentBy =
+    kStaging == DweightStaging::kCotangent ? StageBy::kAsyncCopy : kSourceBy<kStaging>;
+
+template <typename T, typename Taps, typename Tile, DweightStaging kStaging>
 __global__ void KNNCONV_LAUNCH_BOUNDS(Tile::kThreads, Tile::kBlocks)
     DweightKernel(const KNNCONV_PARAMETER Dweight dweight, const KNNCONV_PARAMETER Taps taps,
                   const KNNCONV_PARAMETER DweightGrid grid) {
@@ -87,9 +95,9 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Tile::kThreads, Tile::kBlocks)
 
     TileProducts<T, Tile> products;
     ColumnSums<T, Tile> column_sums;
-    SourceStage<T, View, Tile::kThreads, kPositions, Tile::kRows, kSourceVectors> source(dweight, block.first_row,
-                                                                                         block.rows);
-    CotangentStage<T, View, Tile::kThreads, kPositions, Tile::kColumns, kCotangentVectors> cotangent(
+    SourceStage<T, View, Tile::kThreads, kPositions, Tile::kRows, kSourceBy<kStaging>> source(dweight, block.first_row,
+                                                                                              block.rows);
+    CotangentStage<T, View, Tile::kThreads, kPositions, Tile::kColumns, kCotangentBy<kStaging>> cotangent(
         dweight, block.first_column);
 
     const int64_t slice = int64_t{block.group} * grid.slices + block.slice;

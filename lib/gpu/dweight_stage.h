@@ -16,6 +16,9 @@
 
 namespace knnconv::gpu {
 
+// How an operand reaches shared memory.
+enum class StageBy { kElement, kAsyncCopy, kRegisters };
+
 // Which of a tile's elements a thread stages: kWidth columns at once, down the positions in steps of kRowStep.
 template <int kThreads, int kPositions, int kColumns, int kWidth>
 struct StagePart {
@@ -31,9 +34,19 @@ struct StagePart {
   KNNCONV_DEVICE bool Idles() const { return kRowStep > kPositions && row >= kPositions; }
 };
 
+template <StageBy kBy>
+KNNCONV_DEVICE void StageVector(void* shared, const void* global, bool valid) {
+  if constexpr (kBy == StageBy::kAsyncCopy) {
+    CopyAsync16(shared, global, valid);
+  } else {
+    Copy16(shared, global, valid);
+  }
+}
+
 // Rows of x. `T` is the type of the products.
-template <typename T, typename View, int kThreads, int kPositions, int kColumns, bool kVectors>
+template <typename T, typename View, int kThreads, int kPositions, int kColumns, StageBy kBy>
 class SourceStage {
+  static constexpr bool kVectors = kBy != StageBy::kElement;
   using Part = StagePart<kThreads, kPositions, kColumns, kVectors ? kVector : 1>;
   using Walk = typename View::Walk;
   static constexpr int kPitch = kColumns + kTilePad;
@@ -66,7 +79,7 @@ class SourceStage {
       const bool valid = tap.exists && left_ > pass * Part::kRowStep;
       if constexpr (!View::kHasTable) walk_.Advance(view);
       const char* from = x_ + uint64_t{tap.row} * row_bytes_;
-      if (kHasGathers && !part_.Idles()) CopyAsync16(tile + pass * Part::kRowStep * kPitch, from, valid);
+      if (kHasGathers && !part_.Idles()) StageVector<kBy>(tile + pass * Part::kRowStep * kPitch, from, valid);
     } else {
 #pragma unroll 1
       for (int first = 0; first < Part::kPasses; first += Part::kBatch) {
@@ -120,8 +133,9 @@ class SourceStage {
 };
 
 // Rows of g: in order, or those of a slot's taps.
-template <typename T, typename View, int kThreads, int kPositions, int kColumns, bool kVectors>
+template <typename T, typename View, int kThreads, int kPositions, int kColumns, StageBy kBy>
 class CotangentStage {
+  static constexpr bool kVectors = kBy != StageBy::kElement;
   using Part = StagePart<kThreads, kPositions, kColumns, kVectors ? kVector : 1>;
   using Walk = typename View::Walk;
   static constexpr int kPitch = kColumns + kTilePad;
@@ -155,7 +169,7 @@ class CotangentStage {
         g_ += uint64_t{Part::kRowStep} * columns_;
       }
       if (!part_.Idles()) {
-        CopyAsync16(tile + pass * Part::kRowStep * kPitch, from, left_ > pass * Part::kRowStep);
+        StageVector<kBy>(tile + pass * Part::kRowStep * kPitch, from, left_ > pass * Part::kRowStep);
       }
     } else {
 #pragma unroll 1

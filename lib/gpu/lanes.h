@@ -104,9 +104,9 @@ KNNCONV_DEVICE int GroupShuffleUp(int value, int width) {
   return internal::WarpShuffle(value, lane > first ? lane - 1 : first);
 }
 
-// The sum over the caller's group of kGroupLanes, in all its lanes.
-KNNCONV_DEVICE float GroupSum(float value) {
-  for (int step = kGroupLanes / 2; step > 0; step /= 2) {
+// The sum over the caller's group, in all its lanes.
+KNNCONV_DEVICE float GroupSum(float value, int width = kGroupLanes) {
+  for (int step = width / 2; step > 0; step /= 2) {
     value += internal::WarpShuffle(value, static_cast<int>(threadIdx.x % kWarpSize) ^ step);
   }
   return value;

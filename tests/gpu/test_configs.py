@@ -14,7 +14,7 @@ import jax_knnconv as jkc
 
 pytestmark = pytest.mark.usefixtures("on_gpu")
 
-# Tiles are 64 rows high wherever asynchronous copies do not fill them; dweight's are not.
+# Tiles are 64 rows high wherever asynchronous copies do not fill them; dweight's that are filled by elements are not.
 TILES = [{"bm": rows, "bn": columns} for rows in (16, 64, 128) for columns in (32, 64, 128)]
 TILES += [
     {"bm": 64, "bn": columns, **staging}
@@ -23,6 +23,7 @@ TILES += [
 ]
 DWEIGHT_TILES = [{"bm": rows, "bn": columns} for rows in (32, 64, 128) for columns in (32, 64, 128)]
 DWEIGHT_TILES += [{"bm": rows, "bn": columns, "vec": False} for rows in (32, 128) for columns in (32, 64, 128)]
+DWEIGHT_TILES += [{"bm": 64, "bn": columns, "async_copy": False} for columns in (32, 64, 128)]
 SAME = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
 CALLS = 100
 

@@ -24,6 +24,7 @@ SHAPES = [
 ]
 TILES = [(rows, columns, 1) for rows in (32, 64, 128) for columns in (32, 64, 128)]
 SCALAR_TILES = [(rows, columns, 0) for rows in (32, 128) for columns in (32, 64, 128)]
+REGISTER_TILES = [(64, columns, 2) for columns in (32, 64, 128)]
 CHANNELS = (1, 2, 3, 5, 7, 9, 17, 33, 63, 65)
 
 
@@ -49,10 +50,23 @@ def test_dweight(shape, x_dtype, g_dtype, out_dtype):
     _check(shape, x_dtype, g_dtype, out_dtype)
 
 
-@pytest.mark.parametrize("tile", TILES + SCALAR_TILES, ids=str)
+@pytest.mark.parametrize("tile", TILES + SCALAR_TILES + REGISTER_TILES, ids=str)
 def test_every_tile(tile):
     for shape in SHAPES[1], SHAPES[5]:
         _check(shape, F16, F16, F32, tile=tile)
+
+
+@pytest.mark.parametrize("tile", [tile for tile in TILES if tile[0] != 64], ids=str)
+@pytest.mark.parametrize("x_dtype", [F16, F32], ids=str)
+def test_every_tile_whose_g_alone_is_copied(x_dtype, tile):
+    """x has lines of no multiple of 16 bytes, or is rounded as it is read."""
+    _check(
+        (3, 9, 8, 20 if x_dtype == F16 else 24, 40, (3, 3), (1, 1), (1, 1), (1, 1), (9, 8)),
+        x_dtype,
+        F16,
+        F32,
+        tile=tile,
+    )
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
@@ -70,11 +84,13 @@ def test_slices_and_chains(slices):
 
 def test_staging_does_not_change_bits():
     x, g, window = _problem(SHAPES[0], F16, F16)
-    one, other = (
-        gpu_dweight_calls.dense_dweight(x, g, out_dtype=F32, tile=(128, 128, staging), **window) for staging in (0, 1)
-    )
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a, b)
+    for rows, stagings in (128, (0, 1)), (64, (1, 2)):
+        one, other = (
+            gpu_dweight_calls.dense_dweight(x, g, out_dtype=F32, tile=(rows, 128, staging), **window)
+            for staging in stagings
+        )
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("lead", [(3,), (1,)], ids=str)

@@ -12,6 +12,7 @@ from gpu_problems import KNN_SHAPES
 
 TILES = [(rows, columns, 1) for rows in (32, 64, 128) for columns in (32, 64, 128)]
 SCALAR_TILES = [(rows, columns, 0) for rows in (32, 128) for columns in (32, 64, 128)]
+REGISTER_TILES = [(64, columns, 2) for columns in (32, 64, 128)]
 
 
 def _problem(shape, x_dtype, g_dtype):
@@ -41,21 +42,29 @@ def test_dweight(shape, x_dtype, g_dtype, out_dtype):
     _check(shape, x_dtype, g_dtype, out_dtype, zero_empty_rows=g_dtype == F16)
 
 
-@pytest.mark.parametrize("tile", TILES + SCALAR_TILES, ids=str)
+@pytest.mark.parametrize("tile", TILES + SCALAR_TILES + REGISTER_TILES, ids=str)
 def test_every_tile(tile):
     for shape in KNN_SHAPES[1], KNN_SHAPES[2], KNN_SHAPES[5]:
         _check(shape, BF16, BF16, F32, tile=tile)
 
 
+@pytest.mark.parametrize("tile", [tile for tile in TILES if tile[0] != 64], ids=str)
+@pytest.mark.parametrize("slots", [None, 7], ids=["columns", "slots"])
+def test_every_tile_whose_g_alone_is_copied(slots, tile):
+    """x has lines of no multiple of 16 bytes."""
+    _check((20, 20, 40, 25, 19, 9, slots), BF16, BF16, F32, tile=tile)
+
+
 @pytest.mark.parametrize("shape", [KNN_SHAPES[0], KNN_SHAPES[3]], ids=str)
 def test_staging_does_not_change_bits(shape):
     x, g, indices, slots, v = _problem(shape, F16, F16)
-    one, other = (
-        gpu_dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F32, tile=(128, 128, staging))
-        for staging in (0, 1)
-    )
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a, b)
+    for rows, stagings in (128, (0, 1)), (64, (1, 2)):
+        one, other = (
+            gpu_dweight_calls.knn_dweight(x, g, indices, slots, num_slots=v, out_dtype=F32, tile=(rows, 128, staging))
+            for staging in stagings
+        )
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("slots", [None, 4], ids=["columns", "slots"])

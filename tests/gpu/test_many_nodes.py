@@ -1,4 +1,7 @@
-"""More nodes and pixels than the 65,535 blocks of a grid's second dimension, in every pass and family of kernels."""
+"""More nodes and pixels than the 65,535 blocks of a grid's second dimension, in every pass and family of kernels.
+
+And many nodes of which some are hubs.
+"""
 
 import gpu_calls as calls
 import jax
@@ -7,6 +10,7 @@ import numpy as np
 import oracle
 import pytest
 from gpu_calls import BF16, F16
+from scipy import sparse
 
 import jax_knnconv as jkc
 from jax_knnconv import _ffi
@@ -90,3 +94,23 @@ def test_rows_of_a_stem():
     some = np.r_[0:5, 65_534:65_540, NODES - 5 : NODES]
     exact = oracle.knn_forward(x, weight, indices[some])
     np.testing.assert_allclose(np.asarray(y)[:, some], exact, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("batch", [1, 10])
+def test_hubs_among_many_nodes(batch, dtype):
+    """Two sources have a tap of every other row each, in all slots. Integers, of which all sums are exact."""
+    n, k, channels = 20_000, 9, 64
+    rng = np.random.default_rng(3)
+    rows = np.arange(n)
+    indices = rng.integers(0, n, (n, k))
+    indices[rows, rows % k] = rows % 2
+    table = jkc.NeighborTable(indices, num_inputs=n)
+    g = rng.integers(-3, 4, (batch, n, channels)).astype(np.float32)
+    weight = rng.integers(-2, 3, (k, channels, channels)).astype(np.float32)
+    dinput = jax.jit(lambda g, w: jkc.knn_dinput(g, w, table, preferred_element_type=jnp.float32))
+    exact = np.zeros((batch, n, channels), np.float32)
+    for slot in range(k):
+        taps = sparse.csr_array((np.ones(n, np.float32), (indices[:, slot], rows)), shape=(n, n))
+        exact += [taps @ products for products in g @ weight[slot].T]
+    np.testing.assert_array_equal(dinput(g.astype(dtype), weight.astype(dtype)), exact)

@@ -66,7 +66,8 @@ void Check(const std::string& name, const Shape& shape, const std::vector<Tap>& 
   dweight.g_groups.step[0] = g_matrix;
 
   const DweightChoice choices[] = {{},           {32, 32, -1},  {32, 128, -1}, {64, 64, -1}, {128, 32, -1},
-                                   {64, 128, -1}, {128, 128, -1}, {32, 64, 0},   {128, 64, 0}};
+                                   {64, 128, -1}, {128, 128, -1}, {32, 64, 0},   {128, 64, 0}, {64, 32, 1, false},
+                                   {64, 128, 1, false}};
   for (const DweightChoice& choice : choices) {
     for (const Form& form : kForms) {
       const bool odd = form.odd_x || form.odd_g || form.odd_results;
@@ -91,6 +92,7 @@ void Check(const std::string& name, const Shape& shape, const std::vector<Tap>& 
           Use(setting);
           const std::string what = name + ", tile " + std::to_string(choice.rows) + " x " +
                                    std::to_string(choice.columns) + ", staging " + std::to_string(choice.vector) +
+                                   (choice.asynchronous ? "" : ", through registers") +
                                    (form.float_x ? ", float32 x" : "") + (form.odd_x ? ", odd x" : "") +
                                    (form.odd_g ? ", odd g" : "") + (form.odd_results ? ", odd results" : "");
           const Status status = run(LaunchSite{nullptr, setting.device, false}, dweight, choice);

@@ -62,9 +62,11 @@ Kernel Ask(const Dweight& dweight, const Taps& taps, const Device& device, const
 }
 
 template <typename Taps>
-DweightLaunch Tile(const Dweight& dweight, const Taps& taps, const Device& device, int slices = -1) {
+DweightLaunch Tile(const Dweight& dweight, const Taps& taps, const Device& device, int slices = -1,
+                   bool asynchronous = true) {
   DweightDecision decision;
-  const DweightChoice wanted = Wanted(KernelFamily::kPortable, slices);
+  DweightChoice wanted = Wanted(KernelFamily::kPortable, slices);
+  wanted.asynchronous = asynchronous;
   RequireOk("dweight tile", ChooseDweight(dweight, taps, device, wanted, &decision));
   return decision.index() == 0 ? std::get<DweightLaunch>(decision) : DweightLaunch{};
 }
@@ -140,6 +142,10 @@ void CheckTiles() {
     Require(std::to_string(columns) + " columns of dw", launch.tile.columns == width);
   }
   Require("dw, copies", Tile(Gradient(256, 9, 64, 64), Pixels(16), kH200).staging == DweightStaging::kBoth);
+  const DweightLaunch at_once = Tile(Gradient(256, 9, 512, 64), Pixels(16), kH200, -1, /*asynchronous=*/false);
+  Require("dw, registers", at_once.staging == DweightStaging::kRegisters && at_once.tile.rows == kRowsThroughRegisters);
+  const DweightLaunch by_element = Tile(Gradient(256, 9, 60, 64), Pixels(16), kH200, -1, /*asynchronous=*/false);
+  Require("dw, elements at once", by_element.staging == DweightStaging::kScalar && by_element.tile.rows == 128);
   Require("dw, elements", Tile(Gradient(256, 9, 64, 63), Pixels(16), kH200).staging == DweightStaging::kScalar);
   // Many tiles of little depth fill the device; few tiles of much depth are split to fill it.
   Require("unsplit", Tile(Gradient(1, 9, 512, 512), Pixels(8), kH200).grid.slices == 1);
