@@ -19,7 +19,7 @@ _HUB = 256  # on a GPU, taps of one source beyond which its sum is split (docs/h
 _STEM_CHANNELS, _STEM_DEPTH = 4, 96
 _STEM_SUM_BYTES = 227 * 1024  # of shared memory, which holds all sums of a sample
 _STEM_SOURCES = 64  # whose taps stand together
-_STEM_ROWS, _STEM_MOST_STRETCHES = 8, 64  # of g in the shortest stretch; stretches at most
+_STEM_ROWS, _STEM_MOST_STRETCHES = 8, 40  # of g in the shortest stretch; stretches at most
 _STEM_FEW_STRETCHES = 8  # there may be so many where sources have fewer taps, if the kernel is forced
 _PARTIAL_ELEMENTS = 1 << 21  # of all slices of dweight's partial sums together (8 MiB), unless one alone is larger
 _MOST_SLICES = 64
@@ -52,9 +52,10 @@ def _hub_sums(g: Any, w: Any, source_rows: Any, *, batch: Any, groups: Any) -> A
 def _stem_order(g: Any, w: Any, source_offsets: Any, source_rows: Any, *, groups: Any) -> Any:
     """Elements of the order in which a GPU adds up the taps of a stem's dinput; 0 where no such kernel takes the call.
 
-    Sources stand together in blocks, rows of g in stretches, in each of which a source has a list: its end, and its
-    taps in fours of 8 bytes. `StemDinputPlan` in lib/gpu/stem_dinput.h; how long a stretch is depends on the GPU, but
-    by shape sources have a tap in each, or the kernel does not run.
+    Sources stand together in blocks, rows of g in stretches, in each of which a source has four taps in 8 bytes, and a
+    list of further ones: where two sources' begin, in 8 bytes, and fours again, one for every fourth tap at most.
+    `StemDinputPlan` in lib/gpu/stem_dinput.h; how long a stretch is depends on the GPU, but by shape sources have a tap
+    in each, or the kernel does not run.
     """
     rows, (slots, channels, depth) = g.shape[-2], w.shape[-3:]
     sources, taps = source_offsets.shape[-2] - 1, source_rows.shape[-1]
@@ -66,7 +67,7 @@ def _stem_order(g: Any, w: Any, source_offsets: Any, source_rows: Any, *, groups
     blocks = -(-sources // _STEM_SOURCES)
     stretches = min(max(_STEM_FEW_STRETCHES, taps // sources), -(-rows // _STEM_ROWS), _STEM_MOST_STRETCHES)
     lists = blocks * stretches * _STEM_SOURCES
-    return groups * (2 * blocks + lists + 2 * (-(-(taps + 3 * lists) // 4)))
+    return groups * (3 * lists + 2 * (-(-taps // 4)))
 
 
 def dinput_workspace(g: Any, w: Any, *source_order: Any, rank: int, platform: str, fixed: int) -> jax.ShapeDtypeStruct:

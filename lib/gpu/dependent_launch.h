@@ -47,20 +47,24 @@ Status MayStartEarly(int device, bool* may) {
 }  // namespace internal
 #endif
 
-// Launch of a kernel that may start early. What it reads before WaitForPrerequisites is older than the kernel in front.
+// Launch of a kernel that may start early, as LaunchSized. What it reads before WaitForPrerequisites is older than the
+// kernel in front.
 template <auto kKernel, typename... Params>
-Status LaunchDependent(const LaunchSite& site, int64_t blocks, int threads, Params... params) {
+Status LaunchDependentSized(const LaunchSite& site, int64_t blocks, int threads, int shared_bytes,
+                            int most_shared_bytes, Params... params) {
 #if defined(__CUDACC__)
   bool early;
   KNNCONV_GPU_RETURN_IF_ERROR(internal::MayStartEarly<kKernel>(site.device, &early));
   if (early && !site.prepare && blocks > 0) {
-    KNNCONV_GPU_RETURN_IF_ERROR((Launch<kKernel, 0>(site, 0, threads, params...)));  // makes it ready
+    // No blocks: it makes the kernel ready.
+    KNNCONV_GPU_RETURN_IF_ERROR((LaunchSized<kKernel>(site, 0, threads, shared_bytes, most_shared_bytes, params...)));
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
     config.stream = site.stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
@@ -68,7 +72,13 @@ Status LaunchDependent(const LaunchSite& site, int64_t blocks, int threads, Para
     return {};
   }
 #endif
-  return Launch<kKernel, 0>(site, blocks, threads, params...);
+  return LaunchSized<kKernel>(site, blocks, threads, shared_bytes, most_shared_bytes, params...);
+}
+
+// The same without shared memory of a size given at launch.
+template <auto kKernel, typename... Params>
+Status LaunchDependent(const LaunchSite& site, int64_t blocks, int threads, Params... params) {
+  return LaunchDependentSized<kKernel>(site, blocks, threads, 0, 0, params...);
 }
 
 }  // namespace knnconv::gpu

@@ -41,10 +41,12 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   const int64_t stretches = CeilDiv(gemm.source_rows, units * 8), groups = gemm.groups.count();
   if (stretches > kMostStretches || groups * std::max(gemm.batch, blocks) > INT32_MAX) return false;
   units = CeilDiv(CeilDiv(gemm.source_rows, stretches), 8);
-  const int64_t block_ends = kFirstEnd + stretches * kOrderedSources, ends = groups * blocks * block_ends;
-  const int64_t group_quads = (gemm.table.taps + blocks * stretches * (kOrderedSources * 3) + 3) / 4;
-  if (gemm.table.taps > INT32_MAX || gemm.workspace_bytes < ends * 4 + groups * group_quads * 8) return false;
-  if (!IsAligned(gemm.workspace)) return false;
+  if (units * 8 * CeilDiv(gemm.table.taps, gemm.source_rows) > int64_t{4} << 16) return false;  // quads of a list
+  const int64_t lists = groups * stretches * blocks * (kOrderedSources / 2);
+  const int64_t group_quads = StemDinputPlan::BlockQuads(gemm.table.taps);
+  const int64_t order_bytes = lists * 24 + groups * group_quads * 8;
+  if (gemm.table.taps > INT32_MAX || groups * group_quads > INT32_MAX) return false;
+  if (gemm.workspace_bytes < order_bytes || !IsAligned(gemm.workspace)) return false;
 
   *plan = {};
   plan->stretches = static_cast<int32_t>(stretches);
@@ -61,9 +63,9 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
   plan->rows_at = static_cast<int32_t>(std::max(weight_bytes, plan->sums_at + sum_bytes));
   plan->bytes = static_cast<int32_t>(plan->rows_at + units * 8 * row_pitch);
   plan->by_stretch = Divisor(static_cast<uint32_t>(plan->stretch));
-  plan->block_ends = static_cast<int32_t>(block_ends);
-  plan->ends = static_cast<uint32_t*>(gemm.workspace);
-  plan->quads = reinterpret_cast<uint2*>(plan->ends + ends);
+  plan->firsts = static_cast<uint4*>(gemm.workspace);
+  plan->rests = reinterpret_cast<uint2*>(plan->firsts + lists);
+  plan->quads = plan->rests + lists;
   plan->group_quads = group_quads;
   return true;
 }

@@ -18,8 +18,7 @@
 namespace knnconv::gpu {
 
 inline constexpr int kOrderedSources = 64;  // whose taps stand together, by stretch
-inline constexpr int kMostStretches = 64;
-inline constexpr int kFirstEnd = 2;  // before a block's ends stands where its lists begin
+inline constexpr int kMostStretches = 40;
 inline constexpr int kMostStemDepth = 96;   // channels of g, of which registers hold a tile of weights whole
 inline constexpr int kStemDinputWarps = 16;
 
@@ -36,17 +35,15 @@ struct StemDinputPlan {
   int32_t singles_at, sums_at, rows_at, bytes;  // places in shared memory; products of channel pairs begin at 0
   Divisor by_stretch;
   int32_t nowhere;             // a place whose products are 0
-  // What the first kernel writes: of each group, one past the last quad of each (block, stretch, source), and quads of
-  // taps' places. What a source's last quad lacks is nowhere.
-  int32_t block_ends;          // kFirstEnd + stretches * kOrderedSources
-  uint32_t* ends;              // [groups, blocks, block_ends]
-  uint2* quads;                // [groups, group_quads], those of a block from BlockQuads on
+  // What the first kernel writes, of each group. A source's taps of a stretch are the places of its first quad, and
+  // those of further quads if there are more. What a quad lacks is nowhere.
+  uint4* firsts;               // [groups, stretches, blocks, kOrderedSources / 2]: the first quads of two sources
+  uint2* rests;                // the same shape: where further quads of two sources begin, and the numbers of each
+  uint2* quads;                // [groups * group_quads], those of a group's block from BlockQuads on
   int64_t group_quads;
 
-  // Of a block whose first tap is `begin` in the source order. Each list may have three places in vain.
-  KNNCONV_HOST_DEVICE int64_t BlockQuads(int64_t begin, int64_t block) const {
-    return (begin + block * stretches * (kOrderedSources * 3) + 3) / 4;
-  }
+  // Of a block whose first tap is `begin` in the source order: at most a quad for every four taps.
+  KNNCONV_HOST_DEVICE static int64_t BlockQuads(int64_t begin) { return (begin + 3) / 4; }
 };
 
 // Whether the stem kernels of dinput are to compute `gemm`: where they can if `forced`, else where they are expected to

@@ -22,8 +22,8 @@ struct StemDinputShape {
 struct StemSample {
   const char* g;
   const char* weight;
-  const uint32_t* ends;
-  const uint2* quads;
+  const uint4* firsts;
+  const uint2* rests;
   int64_t out;  // element of dx
 };
 
@@ -34,8 +34,9 @@ KNNCONV_DEVICE StemSample OpenStemSample(const TapGemm& gemm, const StemDinputPl
   const int64_t g = gemm.source_groups.Offset(shape, group) + b * gemm.source_rows * gemm.depth;
   sample.g = static_cast<const char*>(gemm.source) + g * 2;
   sample.weight = static_cast<const char*>(gemm.weight) + gemm.weight_groups.Offset(shape, group) * 2;
-  sample.ends = plan.ends + int64_t{group} * plan.blocks * plan.block_ends;
-  sample.quads = plan.quads + group * plan.group_quads;
+  const int64_t lists = int64_t{group} * plan.stretches * plan.blocks * (kOrderedSources / 2);
+  sample.firsts = plan.firsts + lists;
+  sample.rests = plan.rests + lists;
   sample.out = int64_t{blockIdx.x} * gemm.nodes * gemm.columns;
   return sample;
 }

@@ -1,6 +1,7 @@
 // Defines LaunchStemDinput; included by the sources that instantiate it.
 #pragma once
 
+#include "gpu/dependent_launch.h"
 #include "gpu/stem_dinput_kernel.h"
 
 namespace knnconv::gpu {
@@ -9,8 +10,8 @@ template <typename T>
 Status LaunchStemDinput(const LaunchSite& site, const TapGemm& gemm, const StemDinputPlan& plan, int shared_limit) {
   const auto launch = [&](auto shape) {
     using Shape = decltype(shape);
-    return LaunchSized<StemDinputKernel<Shape>>(site, gemm.groups.count() * gemm.batch, Shape::kThreads, plan.bytes,
-                                                shared_limit, gemm, plan);
+    return LaunchDependentSized<StemDinputKernel<Shape>>(site, gemm.groups.count() * gemm.batch, Shape::kThreads,
+                                                         plan.bytes, shared_limit, gemm, plan);
   };
   static_assert(kMostStemDepth == 96);
   const bool wide = gemm.depth > 64;

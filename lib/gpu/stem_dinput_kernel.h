@@ -16,36 +16,25 @@
 
 #include <cstdint>
 
+#include "gpu/dependent_launch.h"
 #include "gpu/lanes.h"
 #include "gpu/stem_dinput_lists.h"
 #include "gpu/stem_dinput_products.h"
 
 namespace knnconv::gpu {
 
-template <typename Shape>
-KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int64_t node,
-                              const StemSourceSums<Shape>& sums) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (node + i >= gemm.nodes) continue;
-#pragma unroll
-    for (int c = 0; c < Shape::kChannels; ++c) {
-      StoreElement(gemm.out, gemm.out_type, sample.out + (node + i) * Shape::kChannels + c, sums[i][c]);
-    }
-  }
-}
-
-// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `ends` are the lane's, of
-// the warp's first block, and `lists` what they say. The next stretch's rows of g are on their way then.
+// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `lists` are of the warp's
+// first block. The next stretch's rows of g are on their way then.
 template <typename Shape>
 KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample, int stretch,
-                               const uint32_t* ends, StemLists lists, char* shared) {
+                               const ListWalk& walk, StemLists lists, char* shared) {
   constexpr int kChannels = Shape::kChannels;
+  const StretchProducts products(plan, shared);
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   // One block's products are added while the next one's first quads and the lists of the one after it are loaded.
-  const int step = Shape::kWarps * plan.block_ends;
-  StemLists next = FindLists(ends += step, warp + Shape::kWarps < plan.blocks);
-  StemCursor cursor = OpenCursor(sample.quads, lists);
+  const auto find = [&](int block) { return block < plan.blocks ? walk.Find(block - warp) : StemLists{}; };
+  StemLists next = find(warp + Shape::kWarps);
+  StemCursor cursor = OpenCursor(plan, lists);
   __syncthreads();  // all products are there
   if (stretch + 1 < plan.stretches) CopyCotangent<Shape>(gemm, plan, sample, stretch + 1, shared + plan.rows_at);
   CommitCopies();
@@ -54,11 +43,11 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
     const StemLists current = lists;
     const StemCursor first = cursor;
     lists = next;
-    cursor = OpenCursor(sample.quads, lists);
-    next = FindLists(ends += step, block + 2 * Shape::kWarps < plan.blocks);
+    cursor = OpenCursor(plan, lists);
+    next = find(block + 2 * Shape::kWarps);
 
-    const int node = block * kOrderedSources + lane * 2;
-    float2* const kept = reinterpret_cast<float2*>(shared + plan.sums_at) + node / 2 * kChannels;
+    float2* const kept = reinterpret_cast<float2*>(shared + plan.sums_at) +
+                         (block * (kOrderedSources / 2) + lane) * kChannels;
     StemSourceSums<Shape> sums = {};
 #pragma unroll
     for (int c = 0; c < kChannels && stretch > 0; ++c) {
@@ -66,10 +55,9 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
       sums[c * 2 / kChannels][c * 2 % kChannels] = two.x;
       sums[(c * 2 + 1) / kChannels][(c * 2 + 1) % kChannels] = two.y;
     }
-    AddShortLists<Shape>(plan, first, shared, sums);
-    if (AnyLane(AreLong(current))) AddLongLists<Shape>(plan, sample.quads, current, shared, sums);
+    AddLists<Shape>(plan, products, current, first, sums);
     if (stretch + 1 == plan.stretches) {
-      StoreSums<Shape>(gemm, sample, node, sums);
+      StoreSums<Shape>(gemm, sample, block, sums);
       continue;
     }
 #pragma unroll
@@ -80,26 +68,13 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
   }
 }
 
-// The products of a place that no tap has.
-template <typename Shape>
-KNNCONV_DEVICE void WriteNowhere(const StemDinputPlan& plan, char* shared) {
-  constexpr StemTiles kTiles = Shape::kTiles;
-#pragma unroll
-  for (int pair = 0; pair < kTiles.pairs; ++pair) {
-    float2* const at = reinterpret_cast<float2*>(shared + plan.nowhere * (8 / kTiles.scale));
-    at[pair * plan.pitch] = make_float2(0, 0);
-  }
-  char* const single = shared + plan.singles_at + plan.nowhere * (4 / kTiles.scale);
-  if (kTiles.singles != 0) *reinterpret_cast<float*>(single) = 0.0f;
-}
-
 template <typename Shape>
 __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     StemDinputKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemDinputPlan plan) {
   if constexpr (kHasTensorCores<typename Shape::T>) {
     KNNCONV_DYNAMIC_SHARED(shared);
     const StemSample sample = OpenStemSample(gemm, plan);
-    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+    const int warp = threadIdx.x / kWarpSize;
     CopyStemWeights<Shape>(gemm, sample, shared);
     CopyCotangent<Shape>(gemm, plan, sample, 0, shared + plan.rows_at);
     CommitCopies();
@@ -109,17 +84,18 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
     __syncthreads();
     LoadStemWeights<Shape>(gemm, slot, shared, weights);
     __syncthreads();  // products take their place
+    ListWalk walk(sample, warp);
     if (threadIdx.x == 0) WriteNowhere<Shape>(plan, shared);
 #pragma unroll 1
     for (int stretch = 0; stretch < plan.stretches; ++stretch) {
-      const uint32_t* const ends =
-          sample.ends + warp * plan.block_ends + kFirstEnd + stretch * kOrderedSources + lane * 2;
-      const StemLists lists = FindLists(ends, warp < plan.blocks);
+      if (stretch == 0) WaitForPrerequisites();  // the order of taps is there
+      const StemLists lists = warp < plan.blocks ? walk.Find(0) : StemLists{};
       WaitForCopies<0>();
       __syncthreads();  // rows of g are there, and every warp is done with the last stretch's products
       MultiplyStretch<Shape>(plan, weights, slot, gemm.slots - slot, StretchUnits(gemm, plan, stretch),
                              shared + plan.rows_at, shared);
-      AddStretch<Shape>(gemm, plan, sample, stretch, ends, lists, shared);
+      AddStretch<Shape>(gemm, plan, sample, stretch, walk, lists, shared);
+      walk.GoOn(plan);
     }
   }
 }

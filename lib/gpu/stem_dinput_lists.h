@@ -1,4 +1,5 @@
-// Going through the lists of a stretch (stem_dinput_kernel.h) and adding up the products that they name.
+// Going through the lists of a stretch (stem_dinput_kernel.h) and adding up the products that they name. The kernel
+// that writes lists may run when this one starts, so that they are not read by ReadOnly, which compilers move anywhere.
 #pragma once
 
 #include <cstdint>
@@ -8,26 +9,41 @@
 
 namespace knnconv::gpu {
 
-// The lane's quads of places in one stretch: of its first source, then of its second.
+// What a lane's two sources of one stretch have: a quad each, and further ones, those of the first source in front.
 struct StemLists {
-  int begin[3];
+  uint4 first;
+  uint2 rest;
 
-  KNNCONV_DEVICE int quads() const { return begin[2] - begin[0]; }
+  KNNCONV_DEVICE int begin() const { return static_cast<int>(rest.x); }
+  KNNCONV_DEVICE int quads(int i) const { return static_cast<int>(i == 0 ? rest.y & 0xffff : rest.y >> 16); }
 };
 
-KNNCONV_DEVICE StemLists FindLists(const uint32_t* ends, bool exist) {
-  StemLists lists = {};
-  if (!exist) return lists;
-  const uint2 both = ReadOnly(reinterpret_cast<const uint2*>(ends));
-  lists.begin[0] = static_cast<int>(ReadOnly(ends - 1));
-  lists.begin[1] = static_cast<int>(both.x);
-  lists.begin[2] = static_cast<int>(both.y);
-  return lists;
-}
+// A lane's way through the lists: of its two sources of a block.
+struct ListWalk {
+  const uint4* firsts;
+  const uint2* rests;
+
+  KNNCONV_DEVICE explicit ListWalk(const StemSample& sample, int block)
+      : firsts(sample.firsts + block * kPairs + threadIdx.x % kWarpSize),
+        rests(sample.rests + block * kPairs + threadIdx.x % kWarpSize) {}
+
+  // Of the block so many further on.
+  KNNCONV_DEVICE StemLists Find(int blocks) const {
+    return {firsts[blocks * kPairs], rests[blocks * kPairs]};
+  }
+  // Every stretch has the same blocks.
+  KNNCONV_DEVICE void GoOn(const StemDinputPlan& plan) {
+    firsts += plan.blocks * kPairs;
+    rests += plan.blocks * kPairs;
+  }
+
+ private:
+  static constexpr int kPairs = kOrderedSources / 2;
+};
 
 inline constexpr int kLongLists = 16;  // quads of a lane, beyond which the warp adds up its lists together
 
-KNNCONV_DEVICE bool AreLong(const StemLists& lists) { return lists.quads() > kLongLists; }
+KNNCONV_DEVICE bool AreLong(const StemLists& lists) { return lists.quads(0) + lists.quads(1) > kLongLists; }
 
 // What is left of a lane's lists, and the next quad, whose load is under way.
 struct StemCursor {
@@ -36,42 +52,68 @@ struct StemCursor {
   uint2 quad;
 
   KNNCONV_DEVICE void Fetch() {
-    if (quads > 0) quad = ReadOnly(at);
+    if (quads > 0) quad = *at;
   }
 };
 
-KNNCONV_DEVICE StemCursor OpenCursor(const uint2* quads, const StemLists& lists) {
+KNNCONV_DEVICE StemCursor OpenCursor(const StemDinputPlan& plan, const StemLists& lists) {
   StemCursor cursor;
-  cursor.at = quads + lists.begin[0];
-  cursor.quads = AreLong(lists) ? 0 : lists.quads();
-  cursor.first_quads = lists.begin[1] - lists.begin[0];
+  cursor.at = plan.quads + lists.begin();
+  cursor.quads = AreLong(lists) ? 0 : lists.quads(0) + lists.quads(1);
+  cursor.first_quads = lists.quads(0);
   cursor.quad = make_uint2(0, 0);
   cursor.Fetch();
   return cursor;
 }
 
+// Where a stretch's products lie in shared memory: the first channel pair's, and single channels. As numbers, so that a
+// place is added to one in one instruction.
+class StretchProducts {
+ public:
+  KNNCONV_DEVICE StretchProducts(const StemDinputPlan& plan, const char* shared)
+      : pairs_(Address(shared)), singles_(pairs_ + plan.singles_at), pitch_(plan.pitch * 8) {}
+
+  KNNCONV_DEVICE float2 Pair(int pair, uint32_t at) const {
+    return *static_cast<const float2*>(Pointer(pairs_ + pair * pitch_ + at));
+  }
+  KNNCONV_DEVICE float Single(uint32_t at) const { return *static_cast<const float*>(Pointer(singles_ + at)); }
+
+ private:
+#if defined(KNNCONV_PLAIN)
+  using Number = uintptr_t;
+  static Number Address(const char* shared) { return reinterpret_cast<Number>(shared); }
+  static const void* Pointer(Number at) { return reinterpret_cast<const void*>(at); }
+#else
+  using Number = uint32_t;
+  KNNCONV_DEVICE static Number Address(const char* shared) {
+    Number address = static_cast<Number>(__cvta_generic_to_shared(shared));
+    asm("" : "+r"(address));  // else it is computed anew for each use
+    return address;
+  }
+  KNNCONV_DEVICE static const void* Pointer(Number at) { return __cvta_shared_to_generic(at); }
+#endif
+
+  Number pairs_, singles_;
+  int pitch_;  // bytes from a channel pair's products to the next pair's
+};
+
 // The sums of the products at a quad's places.
 template <typename Shape>
-KNNCONV_DEVICE void SumQuad(const StemDinputPlan& plan, const char* shared, const uint2& quad,
-                            float (&sum)[Shape::kChannels]) {
+KNNCONV_DEVICE void SumQuad(const StretchProducts& products, const uint2& quad, float (&sum)[Shape::kChannels]) {
   constexpr StemTiles kTiles = Shape::kTiles;
   const uint32_t place[4] = {quad.x & 0xffff, quad.x >> 16, quad.y & 0xffff, quad.y >> 16};
 #pragma unroll
   for (int pair = 0; pair < kTiles.pairs; ++pair) {
     float2 product[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      product[i] = *reinterpret_cast<const float2*>(shared + pair * plan.pitch * 8 + place[i] * (8 / kTiles.scale));
-    }
+    for (int i = 0; i < 4; ++i) product[i] = products.Pair(pair, place[i] * (8 / kTiles.scale));
     sum[pair * 2] = (product[0].x + product[1].x) + (product[2].x + product[3].x);
     sum[pair * 2 + 1] = (product[0].y + product[1].y) + (product[2].y + product[3].y);
   }
   if (kTiles.singles != 0) {
     float product[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      product[i] = *reinterpret_cast<const float*>(shared + plan.singles_at + place[i] * (4 / kTiles.scale));
-    }
+    for (int i = 0; i < 4; ++i) product[i] = products.Single(place[i] * (4 / kTiles.scale));
     sum[Shape::kChannels - 1] = (product[0] + product[1]) + (product[2] + product[3]);
   }
 }
@@ -79,10 +121,22 @@ KNNCONV_DEVICE void SumQuad(const StemDinputPlan& plan, const char* shared, cons
 template <typename Shape>
 using StemSourceSums = float[2][Shape::kChannels];
 
-// Adds the products of all lists of the warp that are not long.
+// Adds the products of the lane's first quads.
 template <typename Shape>
-KNNCONV_DEVICE void AddShortLists(const StemDinputPlan& plan, StemCursor cursor, const char* shared,
-                                  StemSourceSums<Shape>& sums) {
+KNNCONV_DEVICE void AddFirsts(const StretchProducts& products, const StemLists& lists, StemSourceSums<Shape>& sums) {
+  float sum[2][Shape::kChannels];
+  SumQuad<Shape>(products, make_uint2(lists.first.x, lists.first.y), sum[0]);
+  SumQuad<Shape>(products, make_uint2(lists.first.z, lists.first.w), sum[1]);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int c = 0; c < Shape::kChannels; ++c) sums[i][c] += sum[i][c];
+  }
+}
+
+// Adds the products of all further lists of the warp that are not long.
+template <typename Shape>
+KNNCONV_DEVICE void AddShortLists(const StretchProducts& products, StemCursor cursor, StemSourceSums<Shape>& sums) {
 #pragma unroll 1
   while (cursor.quads > 0) {
     const uint2 quad = cursor.quad;
@@ -90,7 +144,7 @@ KNNCONV_DEVICE void AddShortLists(const StemDinputPlan& plan, StemCursor cursor,
     --cursor.quads;
     cursor.Fetch();
     float sum[Shape::kChannels];
-    SumQuad<Shape>(plan, shared, quad, sum);
+    SumQuad<Shape>(products, quad, sum);
     const bool is_first = --cursor.first_quads >= 0;
 #pragma unroll
     for (int c = 0; c < Shape::kChannels; ++c) {
@@ -102,8 +156,8 @@ KNNCONV_DEVICE void AddShortLists(const StemDinputPlan& plan, StemCursor cursor,
 
 // Adds the products of the warp's long lists, one after the other, a quad a lane.
 template <typename Shape>
-KNNCONV_DEVICE void AddLongLists(const StemDinputPlan& plan, const uint2* quads, const StemLists& lists,
-                                 const char* shared, StemSourceSums<Shape>& sums) {
+KNNCONV_DEVICE void AddLongLists(const StretchProducts& products, const uint2* quads, const StemLists& lists,
+                                 StemSourceSums<Shape>& sums) {
   const int lane = threadIdx.x % kWarpSize;
   const uint32_t owners = GroupBallot(AreLong(lists), kGroupLanes);
 #pragma unroll
@@ -111,13 +165,13 @@ KNNCONV_DEVICE void AddLongLists(const StemDinputPlan& plan, const uint2* quads,
 #pragma unroll 1
     for (uint32_t left = owners; left != 0; left &= left - 1) {
       const int owner = __ffs(static_cast<int>(left)) - 1;
-      const int begin = GroupShuffle(lists.begin[i], owner, kGroupLanes);
-      const int end = GroupShuffle(lists.begin[i + 1], owner, kGroupLanes);
+      const int begin = GroupShuffle(lists.begin() + (i == 0 ? 0 : lists.quads(0)), owner, kGroupLanes);
+      const int end = begin + GroupShuffle(lists.quads(i), owner, kGroupLanes);
       float sum[Shape::kChannels] = {};
 #pragma unroll 1
       for (int at = begin + lane; at < end; at += kWarpSize) {
         float four[Shape::kChannels];
-        SumQuad<Shape>(plan, shared, ReadOnly(quads + at), four);
+        SumQuad<Shape>(products, quads[at], four);
 #pragma unroll
         for (int c = 0; c < Shape::kChannels; ++c) sum[c] += four[c];
       }
@@ -128,6 +182,44 @@ KNNCONV_DEVICE void AddLongLists(const StemDinputPlan& plan, const uint2* quads,
       }
     }
   }
+}
+
+// Adds all that a block's sources have in a stretch. `cursor` is of `lists`.
+template <typename Shape>
+KNNCONV_DEVICE void AddLists(const StemDinputPlan& plan, const StretchProducts& products, const StemLists& lists,
+                             const StemCursor& cursor, StemSourceSums<Shape>& sums) {
+  AddFirsts<Shape>(products, lists, sums);
+  AddShortLists<Shape>(products, cursor, sums);
+  if (AnyLane(AreLong(lists))) AddLongLists<Shape>(products, plan.quads, lists, sums);
+}
+
+// Stores the sums of the block's sources.
+template <typename Shape>
+KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int block,
+                              const StemSourceSums<Shape>& sums) {
+  const int node = block * kOrderedSources + threadIdx.x % kWarpSize * 2;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (node + i >= gemm.nodes) continue;
+#pragma unroll
+    for (int c = 0; c < Shape::kChannels; ++c) {
+      const int64_t at = sample.out + int64_t{node + i} * Shape::kChannels + c;
+      StoreElement(gemm.out, gemm.out_type, at, sums[i][c]);
+    }
+  }
+}
+
+// The products of a place that no tap has.
+template <typename Shape>
+KNNCONV_DEVICE void WriteNowhere(const StemDinputPlan& plan, char* shared) {
+  constexpr StemTiles kTiles = Shape::kTiles;
+#pragma unroll
+  for (int pair = 0; pair < kTiles.pairs; ++pair) {
+    float2* const at = reinterpret_cast<float2*>(shared + plan.nowhere * (8 / kTiles.scale));
+    at[pair * plan.pitch] = make_float2(0, 0);
+  }
+  char* const single = shared + plan.singles_at + plan.nowhere * (4 / kTiles.scale);
+  if (kTiles.singles != 0) *reinterpret_cast<float*>(single) = 0.0f;
 }
 
 }  // namespace knnconv::gpu

@@ -4,11 +4,13 @@
 //
 //     place of a tap's products within the stretch = slot * slot_step + row % stretch * row_step
 //
-// Places stand in quads of 16 bits; a list that does not fill its last one ends with places whose products are 0.
+// Places stand in quads of 16 bits: a source's first four of a stretch where they are found without looking, all others
+// in a list. What a quad lacks are places whose products are 0.
 //
-// A block has kOrderedSources sources. Counts of (stretch, source) are summed up before it; then a warp goes through a
-// source's list, 32 taps at a time, and finds how many of them are of the same stretch and stand before each. Bound by
-// latency.
+// A block has kOrderedSources sources, and a *cell* for each in each stretch. Taps of cells are counted, and quads
+// summed up before each; then a warp goes through a source's taps, 32 at a time, and finds how many of them are of the
+// same cell and stand before each. The kernel that reads all this may start meanwhile. Bound by latency.
+#include "gpu/dependent_launch.h"
 #include "gpu/lanes.h"
 #include "gpu/stem_dinput.h"
 #include "gpu/tap_layers.h"
@@ -65,9 +67,11 @@ KNNCONV_DEVICE void AddUp(int32_t* counts, int32_t* totals, int cells) {
 __global__ void __launch_bounds__(kThreads)
     StemOrder(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER StemDinputPlan plan) {
   KNNCONV_DYNAMIC_SHARED(shared);
+  LaunchDependents();
   const int cells = plan.stretches * kOrderedSources, t = threadIdx.x;
-  int32_t* const ends = reinterpret_cast<int32_t*>(shared);  // [stretches, kOrderedSources], in quads
-  int32_t* const nexts = ends + cells;                       // the cell's next place in the block
+  uint16_t* const firsts = reinterpret_cast<uint16_t*>(shared);           // [stretches, kOrderedSources, 4]
+  int32_t* const ends = reinterpret_cast<int32_t*>(firsts + cells * 4);  // [stretches, kOrderedSources], in quads
+  int32_t* const nexts = ends + cells;                                   // the cell's taps that have their place
   int32_t* const totals = nexts + cells;
   int32_t* const begins = totals + cells / kGroupLanes;  // [kOrderedSources + 1]
 
@@ -78,7 +82,11 @@ __global__ void __launch_bounds__(kThreads)
   if (t <= kOrderedSources) {
     begins[t] = static_cast<int32_t>(SourceOffset(offsets, min(first_node + t, gemm.nodes)) - block_begin);
   }
-  for (int cell = t; cell < cells; cell += kThreads) ends[cell] = 0;
+  const uint32_t nowhere = static_cast<uint32_t>(plan.nowhere) * 0x10001u;
+  for (int cell = t; cell < cells; cell += kThreads) {
+    ends[cell] = nexts[cell] = 0;
+    reinterpret_cast<uint2*>(firsts)[cell] = make_uint2(nowhere, nowhere);
+  }
   __syncthreads();
 
   const int taps = begins[kOrderedSources];
@@ -90,19 +98,13 @@ __global__ void __launch_bounds__(kThreads)
     atomicAdd(&ends[stretch * kOrderedSources + SourceOf(begins, tap)], 1);
   }
   __syncthreads();
-  for (int cell = t; cell < cells; cell += kThreads) ends[cell] = (ends[cell] + 3) / 4;
+  for (int cell = t; cell < cells; cell += kThreads) ends[cell] = max(ends[cell] - 1, 0) / 4;
   __syncthreads();
   AddUp(ends, totals, cells);
 
-  const int64_t before = plan.BlockQuads(block_begin, block);
-  uint32_t* const to = plan.ends + int64_t{blockIdx.x} * plan.block_ends;
-  uint16_t* const places = reinterpret_cast<uint16_t*>(plan.quads + group * plan.group_quads + before);
-  if (t < kFirstEnd) to[t] = static_cast<uint32_t>(before);
-  for (int cell = t; cell < cells; cell += kThreads) {
-    nexts[cell] = cell == 0 ? 0 : ends[cell - 1] * 4;
-    to[kFirstEnd + cell] = static_cast<uint32_t>(before + ends[cell]);
-  }
-  __syncthreads();
+  const int64_t before = group * plan.group_quads + plan.BlockQuads(block_begin);
+  uint16_t* const quads = reinterpret_cast<uint16_t*>(plan.quads + before);
+  const auto end_before = [&](int cell) { return cell == 0 ? 0 : ends[cell - 1]; };
   const int lane = t % kGroupLanes;
 #pragma unroll 1
   for (int source = t / kGroupLanes; source < kOrderedSources; source += kThreads / kGroupLanes) {
@@ -113,22 +115,37 @@ __global__ void __launch_bounds__(kThreads)
       const Divisor::Result row = plan.by_stretch.Divide(exists ? ReadOnly(rows + tap) : 0);
       const int slot = exists ? ReadOnly(slots + tap) : 0;
       const uint32_t same = EqualLanes(row.quotient, plan.stretches) & GroupBallot(exists, kGroupLanes);
-      int32_t* const next = nexts + row.quotient * kOrderedSources + source;
-      const int place = *next + __popc(same & ((1u << lane) - 1));
+      const int cell = row.quotient * kOrderedSources + source;
+      const int number = nexts[cell] + __popc(same & ((1u << lane) - 1));
       SyncWarp();
-      if (exists && same >> lane == 1) *next = place + 1;  // the last of its stretch
+      if (exists && same >> lane == 1) nexts[cell] = number + 1;  // the last of its stretch
       SyncWarp();
-      if (exists) places[place] = static_cast<uint16_t>(slot * plan.slot_step + row.remainder * plan.row_step);
+      const int place = slot * plan.slot_step + row.remainder * plan.row_step;
+      uint16_t* const to = number < 4 ? firsts + cell * 4 + number : quads + end_before(cell) * 4 + number - 4;
+      if (exists) *to = static_cast<uint16_t>(place);
     }
   }
   __syncthreads();
   for (int cell = t; cell < cells; cell += kThreads) {
-    for (int place = nexts[cell]; place < ends[cell] * 4; ++place) places[place] = static_cast<uint16_t>(plan.nowhere);
+    uint16_t* const end = quads + ends[cell] * 4;
+    const int quads_of = ends[cell] - end_before(cell);
+    for (int lacks = quads_of * 4 - max(nexts[cell] - 4, 0); lacks > 0; --lacks) {
+      end[-lacks] = static_cast<uint16_t>(plan.nowhere);
+    }
+  }
+  constexpr int kPairs = kOrderedSources / 2;
+  for (int pair = t; pair < cells / 2; pair += kThreads) {
+    const int cell = pair * 2, begin = end_before(cell), middle = ends[cell];
+    const int64_t stretch = int64_t{group} * plan.stretches + pair / kPairs;
+    const int64_t to = (stretch * plan.blocks + block) * kPairs + pair % kPairs;
+    plan.firsts[to] = reinterpret_cast<const uint4*>(firsts)[pair];
+    plan.rests[to] = make_uint2(static_cast<uint32_t>(before + begin),
+                                static_cast<uint32_t>(middle - begin + ((ends[cell + 1] - middle) << 16)));
   }
 }
 
 constexpr int OrderBytes(int stretches) {
-  return stretches * kOrderedSources * 8 + stretches * kOrderedSources / kGroupLanes * 4 + (kOrderedSources + 1) * 4;
+  return stretches * kOrderedSources * 16 + stretches * kOrderedSources / kGroupLanes * 4 + (kOrderedSources + 1) * 4;
 }
 static_assert(OrderBytes(kMostStretches) < 48 << 10);
 

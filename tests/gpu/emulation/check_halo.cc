@@ -294,6 +294,7 @@ int main(int argc, char** argv) {
   CheckTable<BFloat>(2, 9, 65, 2, 40, 30);
   CheckTable<Half>(1, 150, 90, 4, 96, 50);  // several stretches of dinput
   CheckTable<BFloat>(1, 12, 30, 4, 8, 190);  // slots for every warp of a block
+  CheckTable<BFloat>(1, 20, 2300, 3, 16, 20);  // blocks of sources for three turns of dinput's warps
   CheckTable<BFloat>(2, 50, 70, 3, 24, 21, 13);
   CheckTable<Half>(1, 90, 40, 2, 96, 9, 50);
   CheckTable<BFloat>(1, 30, 100, 4, 40, 30, 1);
