@@ -17,6 +17,7 @@ using hub::kNodesAsked, hub::kThreads, hub::OffsetsOf, hub::PowerOfTwo, hub::Seg
 
 constexpr int kBatchParts = 32;  // shares of a unit at most; each takes every so manyth batch entry
 constexpr int kTotalParts = 32;  // shares of a hub's totals at most
+constexpr int kFewUnits = 16, kPartsOfFew = 64;  // units that one kernel sums and adds, shares of the batch then
 
 // A group's first unit has row 0 or row 1, not both: a hub that its first tap belongs to has them all. They share a place,
 // which leaves one behind the last unit.
@@ -155,13 +156,50 @@ __global__ void __launch_bounds__(kThreads) HubTotals(const KNNCONV_PARAMETER Hu
   WaitForPrerequisites();
 }
 
-template <typename T>
-Status LaunchSegments(const LaunchSite& site, const Hubs& hubs, int64_t parts, int64_t blocks) {
+// Both of the above, where there are few units: a block sums and adds all of a hub's, for its share of the batch.
+template <typename Reading>
+__global__ void __launch_bounds__(kThreads) HubRows(const KNNCONV_PARAMETER Hubs hubs, int64_t parts) {
+  __shared__ SegmentRoom<Reading> room;
   const TapGemm& gemm = hubs.gemm;
-  if (gemm.depth % 8 == 0 && IsAligned(gemm.source) && IsAligned(gemm.weight)) {
-    return LaunchDependent<HubSegments<hub::Reading<T, 8>>>(site, blocks, kThreads, hubs, parts);
+  if (!HaveHubs(hubs)) return WaitForPrerequisites();
+  const auto unit = [&](int64_t item) { return item / parts % hubs.units; };
+  const auto group = [&](int64_t item) { return static_cast<uint32_t>(item / parts / hubs.units); };
+  ForEachPicked(
+      gemm.groups.count() * hubs.units * parts,
+      [&](int64_t item) { return FirstRow(OffsetsOf(gemm, group(item)), gemm.nodes, unit(item)) >= 0; },
+      [&](int64_t item) {
+        const int32_t* offsets = OffsetsOf(gemm, group(item));
+        const int64_t first = unit(item), part = item % parts;
+        const int row = FirstRow(offsets, gemm.nodes, first);
+        const Segment segment = FindSegment(offsets, gemm.nodes, first, row);
+        const int64_t last = (segment.hub_end - 1) / kHubTaps;
+        for (int64_t u = first; u <= last; ++u) {
+          SumItem(room, hubs, parts, {group(item), u, part, u == first ? row : 0});
+          __syncthreads();
+        }
+        WaitForPrerequisites();
+        const int64_t all = CeilDiv(gemm.batch - part, parts) * gemm.columns;
+        for (int64_t at = threadIdx.x; at < all; at += kThreads) {
+          const int64_t b = part + at / gemm.columns * parts, p = at % gemm.columns;
+          float sum = 0.0f;
+          for (int64_t u = first; u <= last; ++u) {
+            sum += hubs.partials[PartialRow(hubs, group(item), u, u == first ? row : 0, b) + p];
+          }
+          const int64_t out = ((group(item) * gemm.batch + b) * gemm.nodes + segment.node) * gemm.columns + p;
+          StoreElement(gemm.out, gemm.out_type, out, sum);
+        }
+      });
+  WaitForPrerequisites();
+}
+
+// launch(Reading<type, width>) as the operands' types and addresses say.
+template <typename Launch>
+Status LaunchReading(const TapGemm& gemm, const Launch& launch) {
+  const bool in_chunks = gemm.depth % 8 == 0 && IsAligned(gemm.source) && IsAligned(gemm.weight);
+  if (gemm.compute_type == Element::kF16) {
+    return in_chunks ? launch(hub::Reading<Half, 8>{}) : launch(hub::Reading<Half, 1>{});
   }
-  return LaunchDependent<HubSegments<hub::Reading<T, 1>>>(site, blocks, kThreads, hubs, parts);
+  return in_chunks ? launch(hub::Reading<BFloat, 8>{}) : launch(hub::Reading<BFloat, 1>{});
 }
 
 }  // namespace
@@ -180,10 +218,18 @@ Status RunHubSums(const LaunchSite& site, const TapGemm& gemm, int64_t taps, flo
     hubs.asking_blocks = static_cast<int32_t>(
         std::min({CeilDiv(nodes, nodes_of_block / 4), room, int64_t{device.multiprocessors}}));
   }
+  if (units <= kFewUnits && hubs.asking_blocks == 0) {
+    const int64_t shares = std::min<int64_t>(gemm.batch, kPartsOfFew);
+    return LaunchReading(gemm, [&](auto reading) {
+      return LaunchDependent<HubRows<decltype(reading)>>(
+          site, std::min<int64_t>(units * shares, device.multiprocessors), kThreads, hubs, shares);
+    });
+  }
   KNNCONV_GPU_RETURN_IF_ERROR(LaunchDependent<AskNodes>(site, hubs.asking_blocks, kThreads, hubs));
-  const int64_t blocks = std::min(units * 2 * parts, resident);
-  KNNCONV_GPU_RETURN_IF_ERROR(gemm.compute_type == Element::kF16 ? LaunchSegments<Half>(site, hubs, parts, blocks)
-                                                                 : LaunchSegments<BFloat>(site, hubs, parts, blocks));
+  KNNCONV_GPU_RETURN_IF_ERROR(LaunchReading(gemm, [&](auto reading) {
+    return LaunchDependent<HubSegments<decltype(reading)>>(site, std::min(units * 2 * parts, resident), kThreads, hubs,
+                                                           parts);
+  }));
   return LaunchDependent<HubTotals>(site, std::min(units * total_parts, resident), kThreads, hubs, total_parts);
 }
 

@@ -2,7 +2,8 @@
 //
 // The source order is cut into units of kHubTaps taps. A hub shares a unit with at most one other, so each unit gives two
 // rows of partial sums at most: row 0 of the hub that its first tap belongs to, row 1 of the one that its last tap belongs
-// to, if that is another. A second kernel adds a hub's rows. Work units are bounded and the order of the sums is fixed.
+// to, if that is another. A second kernel adds a hub's rows, or where units are few, one kernel does both. Work units are
+// bounded and the order of the sums is fixed.
 // Finding a unit's hubs is a search, so that of more than a few nodes a kernel in front asks each whether it is one:
 // most tables have none.
 #pragma once

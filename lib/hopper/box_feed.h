@@ -15,20 +15,29 @@ namespace knnconv::hopper {
 
 inline constexpr int kWarp = 32;
 
+// Loads every slot's matrix, for all teams; by one thread, with the first team's pipe.
+template <typename Shape>
+KNNCONV_DEVICE void LoadResident(const TapPlan& plan, const Pipe<Shape>& pipe) {
+  pipe.Resident().ArriveExpecting(plan.gemm.slots * Shape::kSlotBytes);
+  for (int slot = 0; slot < plan.gemm.slots; ++slot) {
+    LoadWeights<Shape>(plan, pipe.Weights(slot), &pipe.Resident(), TapTile{}, 0, slot);
+  }
+}
+
 template <typename Shape>
 class BoxFeeder {
  public:
   KNNCONV_DEVICE BoxFeeder(const TapPlan& plan, const Pipe<Shape>& pipe, const TileWalk<Shape>& walk)
       : plan_(plan), pipe_(pipe), walk_(walk), lane_(threadIdx.x % kWarp),
-        steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {}
+        taps_(*reinterpret_cast<LiveTaps*>(pipe.Taps())), steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth),
+        step_bytes_(StepBytes(plan)) {
+    static_assert(Shape::kOnlyPixels || sizeof(LiveTaps) <= Pipe<Shape>::kTapBytes);
+  }
 
   KNNCONV_DEVICE void Run() {
     if (lane_ == 0) {
       PrefetchTensorMap(&plan_.weight);
       PrefetchTensorMap(&plan_.source[0]);
-    }
-    if constexpr (Shape::kResident) {
-      if (lane_ == 0 && pipe_.IsFirst()) LoadResident();
     }
     if constexpr (Shape::kOnlyPixels) {
       if (lane_ == 0) RunWindow();
@@ -40,12 +49,9 @@ class BoxFeeder {
   }
 
  private:
-  // Loads every slot's matrix, for all teams.
-  KNNCONV_DEVICE void LoadResident() const {
-    pipe_.Resident().ArriveExpecting(plan_.gemm.slots * Shape::kSlotBytes);
-    for (int slot = 0; slot < plan_.gemm.slots; ++slot) {
-      LoadWeights<Shape>(plan_, pipe_.Weights(slot), &pipe_.Resident(), TapTile{}, 0, slot);
-    }
+  KNNCONV_DEVICE static int StepBytes(const TapPlan& plan) {
+    if (Shape::kOnlyPixels || plan.gemm.kind == gpu::Taps::kWindow) return Shape::kStageBytes;
+    return Shape::kBoxes * plan.box_rows * kStepDepth * 2 + Shape::kBytesB;
   }
 
   // Loads steps [begin, end) of one tap, the last with `note`; by one lane. `load_a(to, full, channel)` fetches A.
@@ -59,7 +65,7 @@ class BoxFeeder {
       if constexpr (Shape::kResident) own.slot = static_cast<uint32_t>(slot);
       pipe_.Note(stage) = own.Pack();
       Barrier& full = pipe_.Full(stage);
-      full.ArriveExpecting(Shape::kStageBytes);
+      full.ArriveExpecting(step_bytes_);
       load_a(pipe_.A(stage), &full, channel);
       if constexpr (!Shape::kResident) {
         LoadWeights<Shape>(plan_, pipe_.B(stage), &full, tile, channel, slot);
@@ -165,6 +171,19 @@ class BoxFeeder {
     int32_t slot;
   };
 
+  // In shared memory: the taps of 32 lanes that are no holes, and their lanes, for the blocks that share a list.
+  struct LiveTaps {
+    LaneTap tap[kWarp];
+    uint8_t lane[Shape::kSplit > 1 ? kWarp : 1];
+  };
+
+  // A tap, and where it stands in the span of a block that shares a list.
+  struct HeldTap {
+    LaneTap tap;
+    int at;
+    bool exists;
+  };
+
   KNNCONV_DEVICE LaneTap TapOf(const TapSpan& span, int first) const {
     const gpu::TapGemm& gemm = plan_.gemm;
     const int at = first + lane_;
@@ -186,17 +205,17 @@ class BoxFeeder {
     LaneTap ahead = TapOf(span, 0);
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
       const TapSpan later = SpanOf(turn + 2);
-      // The last live tap found waits to know whether it is the tile's last. At first it is a hole, for zeros.
-      LaneTap held;
-      held.slot = gpu::kHole;
+      // Lane 0's: the last live tap so far waits to know whether it is the tile's last. At first a hole, for zeros.
+      HeldTap held{};
+      held.tap.slot = gpu::kHole;
 #pragma unroll
-      for (int32_t& node : held.node) node = gpu::kHole;
-      int held_at = -1;  // in the span
-      bool holds = false;
+      for (int32_t& node : held.tap.node) node = gpu::kHole;
+      held.at = -1;
       uint32_t alive = 0;
       int first = 0;
       do {
         LaneTap tap = ahead;
+        const int chunk = first;
         first += kWarp;
         ahead = first < span.count ? TapOf(span, first) : TapOf(after, 0);
         bool live = false;
@@ -211,19 +230,19 @@ class BoxFeeder {
             }
           }
         }
-        for (uint32_t left = __ballot_sync(kAllLanes, live); left != 0; left &= left - 1) {
-          if (holds && lane_ == 0) LoadTableTap(span, held, held_at, {false, false, 0, 0});
-          const int from = __ffs(static_cast<int>(left)) - 1;
-#pragma unroll
-          for (int i = 0; i < Shape::kBoxes; ++i) held.node[i] = __shfl_sync(kAllLanes, tap.node[i], from);
-          held.slot = __shfl_sync(kAllLanes, tap.slot, from);
-          held_at = first - kWarp + from;
-          holds = true;
+        const uint32_t lives = __ballot_sync(kAllLanes, live);
+        if (live) {
+          const int place = __popc(lives & ((1u << lane_) - 1));
+          taps_.tap[place] = tap;
+          if constexpr (Shape::kSplit > 1) taps_.lane[place] = static_cast<uint8_t>(lane_);
         }
+        __syncwarp();
+        if (lane_ == 0) LoadAllButLast(span, chunk, __popc(lives), &held);
+        __syncwarp();
       } while (first < span.count);
       if (plan_.gemm.zero_empty_rows) alive = __reduce_or_sync(kAllLanes, alive);
       const uint32_t dead = plan_.gemm.zero_empty_rows ? ~alive & ((1u << Shape::kBoxes) - 1) : 0;
-      if (lane_ == 0) LoadTableTap(span, held, held_at, {true, span.hub, dead, 0});
+      if (lane_ == 0) LoadTableTap(span, held, {true, span.hub, dead, 0});
       if constexpr (Shape::kSplit > 1) {
         if (lane_ == 0 && !span.hub) OpenStages(pipe_, walk_.rank(), shared_tiles_++, &place_);
       }
@@ -232,8 +251,24 @@ class BoxFeeder {
     }
   }
 
-  KNNCONV_DEVICE void LoadTableTap(const TapSpan& span, const LaneTap& tap, int at, StepNote note) {
-    const int begin = at == 0 ? span.first_step : 0, end = at == span.count - 1 ? span.end_step : steps_;
+  // Loads `held`, if it exists, and the taps of taps_ but for the last, which is held then. By one lane: were lanes to
+  // part and meet for each tap, one of 64 channels would take the producer 1000 cycles. `chunk`: the first lane's entry
+  // of the span.
+  KNNCONV_DEVICE void LoadAllButLast(const TapSpan& span, int chunk, int count, HeldTap* held) {
+    for (int i = 0; i < count; ++i) {
+      if (held->exists) LoadTableTap(span, *held, {false, false, 0, 0});
+      *held = {taps_.tap[i], Shape::kSplit > 1 ? chunk + taps_.lane[i] : 0, true};
+    }
+  }
+
+  KNNCONV_DEVICE void LoadTableTap(const TapSpan& span, const HeldTap& held, StepNote note) {
+    const LaneTap& tap = held.tap;
+    const int at = held.at;
+    int begin = 0, end = steps_;
+    if constexpr (Shape::kSplit > 1) {
+      if (at == 0) begin = span.first_step;
+      if (at == span.count - 1) end = span.end_step;
+    }
     LoadTap(span.tile, tap.slot, note, begin, end, [&](char* to, Barrier* full, int channel) {
 #pragma unroll
       for (int i = 0; i < Shape::kBoxes; ++i) {
@@ -250,7 +285,9 @@ class BoxFeeder {
   const TapPlan& plan_;
   const Pipe<Shape>& pipe_;
   const TileWalk<Shape>& walk_;
-  const int lane_, steps_;
+  const int lane_;
+  LiveTaps& taps_;
+  const int steps_, step_bytes_;
   typename Pipe<Shape>::Place place_;
   uint32_t shared_tiles_ = 0;  // with other blocks, so far
 };

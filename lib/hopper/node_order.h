@@ -24,20 +24,25 @@ struct SortScratch {
 
 // Fills order[place] with the nodes of a kSources `gemm`, of which each thread has one. By all threads of the block.
 template <int kThreads>
-KNNCONV_DEVICE void SortFewNodes(const gpu::TapGemm& gemm, uint16_t* order, int32_t* length) {
+KNNCONV_DEVICE void SortFewNodes(const gpu::TapGemm& gemm, uint16_t* order, uint32_t* keys) {
   const int nodes = static_cast<int>(gemm.nodes), own = threadIdx.x;
-  int32_t own_length = -1;
+  uint32_t own_key = 0;  // below those of nodes, of which no two are alike
   if (own < nodes) {
     const int32_t* offsets = gemm.table.offsets;
     const int64_t count = gpu::SourceOffset(offsets, own + 1) - gpu::SourceOffset(offsets, own);
-    own_length = count > gpu::kHubTaps ? 0 : static_cast<int32_t>(count);  // hubs are not computed here
+    const uint32_t length = count > gpu::kHubTaps ? 0 : static_cast<uint32_t>(count);  // hubs are not computed here
+    own_key = length << 16 | (0xffffu - own);
   }
-  length[own] = own_length;
+  keys[own] = own_key;
   __syncthreads();
   if (own < nodes) {
     int place = 0;
-#pragma unroll 8
-    for (int n = 0; n < nodes; ++n) place += length[n] > own_length || (length[n] == own_length && n < own) ? 1 : 0;
+#pragma unroll 4
+    for (int n = 0; n < nodes; n += 4) {
+      const uint4 key = *reinterpret_cast<const uint4*>(keys + n);
+      place += (key.x > own_key ? 1 : 0) + (key.y > own_key ? 1 : 0) + (key.z > own_key ? 1 : 0) +
+               (key.w > own_key ? 1 : 0);
+    }
     order[place] = static_cast<uint16_t>(own);
   }
   __syncthreads();
@@ -46,8 +51,8 @@ KNNCONV_DEVICE void SortFewNodes(const gpu::TapGemm& gemm, uint16_t* order, int3
 // Fills order[place] with the nodes of a kSources `gemm`, at most kMaxNodes. By all threads of the block.
 template <int kThreads, int kMaxNodes>
 KNNCONV_DEVICE void SortNodes(const gpu::TapGemm& gemm, uint16_t* order, SortScratch<kThreads, kMaxNodes>& scratch) {
-  static_assert(sizeof(scratch) >= kThreads * sizeof(int32_t));
-  if (gemm.nodes <= kThreads) return SortFewNodes<kThreads>(gemm, order, reinterpret_cast<int32_t*>(&scratch));
+  static_assert(sizeof(scratch) >= kThreads * sizeof(uint32_t) && kThreads % 4 == 0);
+  if (gemm.nodes <= kThreads) return SortFewNodes<kThreads>(gemm, order, reinterpret_cast<uint32_t*>(&scratch));
   constexpr int kWarps = kThreads / 32;
   const int nodes = static_cast<int>(gemm.nodes), thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int share = (nodes + kThreads - 1) / kThreads * 32, begin = warp * share, end = min(begin + share, nodes);

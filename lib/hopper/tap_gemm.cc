@@ -28,7 +28,7 @@ BoxMap WeightMap(const gpu::TapGemm& gemm, const TapGroups& groups, int tile_col
   return map;
 }
 
-BoxMap TableMap(const gpu::TapGemm& gemm, const TapGroups& groups) {
+BoxMap TableMap(const gpu::TapGemm& gemm, const TapGroups& groups, int32_t box_rows) {
   const auto depth = static_cast<uint64_t>(gemm.depth), rows = static_cast<uint64_t>(gemm.source_rows);
   const auto batch = static_cast<uint64_t>(gemm.batch);
   const bool own = groups.source_rows > 0;
@@ -37,7 +37,7 @@ BoxMap TableMap(const gpu::TapGemm& gemm, const TapGroups& groups) {
           own ? 4 : 3,
           {depth, rows, batch, Matrices(groups, own)},
           {2 * depth, 2 * depth * rows, 2 * depth * rows * batch},
-          {kStepDepth, 1, kBoxRows, 1}};
+          {kStepDepth, 1, static_cast<uint32_t>(box_rows), 1}};
 }
 
 // The source of a kWindow `gemm`, for the pixels of a class; a copy takes `count` of them.
@@ -89,6 +89,8 @@ gpu::Status MakePlan(const gpu::TapGemm& gemm, const TapForm& form, TapPlan* pla
   plan->class_count = std::max<int32_t>(form.classes.count, 1);
   plan->stores = StoresOf(gemm, form);
   plan->parts = Parts(gemm, tile);
+  // Rows behind the batch are not stored, whatever the stage holds there.
+  plan->box_rows = static_cast<int32_t>(std::min<int64_t>(gemm.batch, kBoxRows));
   plan->column_tiles = static_cast<int32_t>(CeilDiv(gemm.columns, tile.columns));
   plan->row_tiles = RowTiles(gemm, form);
   plan->tiles = int64_t{plan->tile_groups} * plan->class_count * plan->row_tiles * plan->column_tiles;
@@ -100,7 +102,7 @@ gpu::Status MakePlan(const gpu::TapGemm& gemm, const TapForm& form, TapPlan* pla
     KNNCONV_GPU_RETURN_IF_ERROR(Encode(PixelMapOf(gemm, plan->classes[i], plan->images, tile.rows), &plan->source[i]));
   }
   if (tile.source != Source::kBoxes || gemm.kind == gpu::Taps::kWindow) return {};
-  return Encode(TableMap(gemm, form.groups), &plan->source[0]);
+  return Encode(TableMap(gemm, form.groups, plan->box_rows), &plan->source[0]);
 }
 
 }  // namespace

@@ -14,12 +14,13 @@
 namespace knnconv::hopper {
 namespace internal {
 
-// Sorting costs up to 2 microseconds of each block.
+// Whether a plan, whose row_of_blocks is known, has tiles sorted by their lists. Sorting costs up to 2 microseconds of
+// each block.
 template <typename Shape>
 bool Sorts(const TapPlan& plan, int multiprocessors) {
   const bool is_short = plan.gemm.depth <= kStepDepth && plan.tiles <= 4 * multiprocessors;
   return plan.gemm.kind == gpu::Taps::kSources && plan.gemm.nodes <= Shape::kSortedNodes && !is_short &&
-         plan.groups.count == 1;
+         plan.groups.count == 1 && plan.tiles > plan.row_of_blocks;
 }
 
 template <typename Shape, auto kKernel, int kSharedBytes>

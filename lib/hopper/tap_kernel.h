@@ -28,6 +28,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
   const int team = thread < kConsumers ? thread / Shape::kConsumerThreads
                                        : (thread - kConsumers) / Shape::kProducerThreads;
   const Pipe<Shape> pipe(shared, team);
+  if (thread == kConsumers) {
+    for (int i = 0; i < Shape::kTeams; ++i) Pipe<Shape>(shared, i).Init();
+    if constexpr (Shape::kSource == Source::kRows) RowsOf(pipe).ring.Init();
+    if constexpr (Shape::kResident) LoadResident(plan, Pipe<Shape>(shared, 0));  // under way while nodes are sorted
+  }
   if constexpr (Shape::kSource == Source::kBoxes && !Shape::kOnlyPixels) {
     if (plan.sorts) {
       using Scratch = SortScratch<Shape::kThreads, Shape::kSortedNodes>;
@@ -35,10 +40,6 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
       SortNodes(plan.gemm, pipe.Order(), *reinterpret_cast<Scratch*>(Pipe<Shape>(shared, 0).A(0)));
       FenceAsyncProxy();  // copies follow to where the scratch was
     }
-  }
-  if (thread == 0) {
-    for (int i = 0; i < Shape::kTeams; ++i) Pipe<Shape>(shared, i).Init();
-    if constexpr (Shape::kSource == Source::kRows) RowsOf(pipe).ring.Init();
   }
   __syncthreads();
   if constexpr (Shape::kSplit > 1) SyncCluster();

@@ -106,6 +106,10 @@ class Pipe {
     constexpr int kOffset = Shape::kTailBytes - sizeof(SplitMeeting<Shape::kSplit>);
     return *reinterpret_cast<SplitMeeting<Shape::kSplit>*>(reinterpret_cast<char*>(barriers()) + kOffset);
   }
+  // For producers of a table's boxes, in place of marks.
+  static constexpr int kTapBytes = Shape::kTailBytes - (Shape::kStages * (2 * sizeof(Barrier) + sizeof(uint32_t)) + 8) -
+                                   (Shape::kSplit > 1 ? sizeof(SplitMeeting<Shape::kSplit>) : 0);
+  KNNCONV_DEVICE char* Taps() const { return reinterpret_cast<char*>(&Note(Shape::kStages)); }
   // Shape::kResults times kStoredRows lines for each consuming warp.
   KNNCONV_DEVICE char* Results() const { return base_ + Shape::kStages * Shape::kStageBytes; }
   // The block's, for the order of its nodes; before the pipeline runs, stages are free for what sorts them.

@@ -33,6 +33,7 @@ struct TapPlan {
   int64_t images;       // of a kWindow `gemm`'s source, of all groups
   int32_t column_tiles;
   int32_t parts;  // of a node's batch: the copies that cover it
+  int32_t box_rows;  // of a table's copies
   int32_t row_of_blocks;  // blocks of which each has a multiprocessor of its own; they divide the launch's
   Stores stores;
   bool sorts;  // whether tiles of nodes with long lists come first

@@ -36,8 +36,10 @@ HOPPER = {
             for name in (
                 "columns, 1",
                 "columns, 3",
+                "columns, 10",
                 "rows, 40",
                 "table, 1 dx",
+                "table, 10, 230 dx",
                 "table, 3, sparse dx",
                 "table, 7 dx",
                 "dense 3x3 s2 dx",

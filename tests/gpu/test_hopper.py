@@ -24,6 +24,7 @@ KNN_SHAPES = [
     (3, 8, 200, 50, 41, 9, None),
     (20, 136, 200, 50, 41, 9, 5),
     (40, 64, 64, 60, 33, 5, 200),
+    (11, 64, 64, 140, 150, 9, None),
     (64, 64, 64, 33, 20, 9, None),
     (128, 96, 160, 40, 17, 9, 9),
     (130, 40, 72, 25, 19, 40, None),
@@ -93,7 +94,7 @@ def test_rows_of_large_tiles_have_the_bits_of_small_ones():
     np.testing.assert_array_equal(dx, dinput(g[few]))
 
 
-@pytest.mark.parametrize("batch", [1, 70])
+@pytest.mark.parametrize("batch", [1, 12, 70])
 def test_nothing_reads_what_holes_hide(batch):  # cases 8 to 10
     """Junk indices stand for holes, and NaN in a row that no tap reads stays there."""
     rng = np.random.default_rng(0)

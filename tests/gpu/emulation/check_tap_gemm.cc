@@ -209,6 +209,7 @@ int main(int argc, char** argv) {
   CheckSources<BFloat>(1, {3, 0, 7, 1, 12, 600, 4, 256, 257, 2, 0, 9, 700, 40, 8, 8, 1, 0, 0}, 40, 72, 40, 37);
   CheckSources<BFloat>(40, {3, 0, 7, 60, 300}, 40, 8, 8, 5);
   CheckSources<Half>(5, {3, 0, 7, 60, 300}, 40, 5, 3, 70);
+  CheckSources<Half>(3, {3, 4500, 7, 60, 300}, 40, 8, 8, 5);
   CheckSources<Half>(1, {2, 300}, 9, 520, 264, 3);  // more of both than a block's threads take at a time
   std::vector<int> many(150);
   for (int& count : many) count = Pick(0, 9);

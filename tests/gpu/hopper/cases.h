@@ -126,6 +126,10 @@ inline std::vector<Case> ValueCases() {
       add(Dinput(Table("table, 1, 256", 1, 256, 128, 400, 700, 9)), type, out, 0.1, false);
       add(Dinput(Table("table, 3, sparse", 3, 72, 64, 40, 200, 1)), type, out, 0.1, false);
       add(Dinput(Table("table", 270, 64, 192, 20, 17, 5)), type, out, 0.1, false);
+      // Boxes of fewer rows than a tile; more tiles than multiprocessors, or clusters, sorted by their lists.
+      add(Table("columns, 10", 10, 64, 64, 50, 300, 9), type, out, 0.2, zero);
+      add(Dinput(Table("table, 10, 230", 10, 64, 64, 230, 300, 9)), type, out, 0.1, false);
+      add(Dinput(Table("table, 20, 90", 20, 264, 136, 90, 60, 9)), type, out, 0.1, false);
       // Several tiles for each block.
       add(Table("columns, many", 1, 64, 72, 900, 40000, 6), type, out, 0.2, zero);
       add(Dinput(Table("table, many", 2, 72, 64, 20000, 900, 3)), type, out, 0.1, false);

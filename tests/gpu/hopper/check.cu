@@ -26,9 +26,9 @@ __device__ double At(const void* data, Element type, size_t i) {
 }
 
 // Checks out[b, n, o] for rows (b, n) = 0, step, ...; counts what is wrong and keeps one of them. `parts`: what two
-// parts of a cell leave out of it.
+// parts of a cell leave out of it. `hubs`: whether hubs have been summed.
 __global__ void Compare(TapGemm g, const int* begin, const int* source, const int* slot, size_t step, size_t rows,
-                        double parts, unsigned long long* wrong, double* worst) {
+                        double parts, bool hubs, unsigned long long* wrong, double* worst) {
   const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= rows * g.columns) return;
   const int o = i % g.columns;
@@ -52,7 +52,7 @@ __global__ void Compare(TapGemm g, const int* begin, const int* source, const in
     }
   }
   const int count = begin[n + 1] - begin[n];
-  const bool hub = g.kind == Taps::kSources && count > knnconv::gpu::kHubTaps;
+  const bool unwritten = !hubs && g.kind == Taps::kSources && count > knnconv::gpu::kHubTaps;
   if (g.bias != nullptr && !(g.zero_empty_rows && count == 0)) {
     const double bias = g.bias[matrix(g.bias_groups) + o];
     sum += bias, bound += fabs(bias);
@@ -61,13 +61,13 @@ __global__ void Compare(TapGemm g, const int* begin, const int* source, const in
   const double got = At(g.out, g.out_type, at);
   const double ulp = g.out_type == Element::kF32 ? 0 : g.out_type == Element::kF16 ? 1.0 / 2048 : 1.0 / 256;
   const double error = fabs(got - sum), limit = ulp * fabs(sum) + ((8 + sums / 8) * 1.2e-7 + parts) * bound + 6e-8;
-  const bool right = hub ? isnan(got) : error <= limit;  // nobody has written a hub's row
+  const bool right = unwritten ? isnan(got) : error <= limit;
   if (!right && atomicAdd(wrong, 1ull) == 0) {
     worst[0] = b, worst[1] = n, worst[2] = o, worst[3] = got, worst[4] = sum;
   }
 }
 
-bool IsRight(const Problem& p, const TileForm& form, size_t rows_at_most) {
+bool IsRight(const Problem& p, const TileForm& form, size_t rows_at_most, bool hubs = false) {
   unsigned long long* wrong;
   double* worst;
   CHECK(cudaMallocManaged(&wrong, 8));
@@ -76,8 +76,8 @@ bool IsRight(const Problem& p, const TileForm& form, size_t rows_at_most) {
   const size_t all = size_t(p.c.groups) * p.c.batch * p.c.nodes, step = std::max<size_t>(1, all / rows_at_most) | 1;
   const size_t rows = (all + step - 1) / step;
   const double parts = form.source == Source::kCells ? 1.0 / (1 << 17) : 0.0;
-  Compare<<<(rows * p.c.columns + 255) / 256, 256>>>(p.gemm, p.begin, p.source, p.slot, step, rows, parts, wrong,
-                                                     worst);
+  Compare<<<(rows * p.c.columns + 255) / 256, 256>>>(p.gemm, p.begin, p.source, p.slot, step, rows, parts, hubs,
+                                                     wrong, worst);
   CHECK(cudaDeviceSynchronize());
   if (*wrong != 0) {
     std::printf("  WRONG %llu of %zu, e.g. [%g, %g, %g]: %g, not %g\n", *wrong, rows * p.c.columns, worst[0], worst[1],
@@ -103,6 +103,10 @@ void Run(const TapGemm& gemm, const TileForm& tile) {
   Check(knnconv::hopper::RunTapGemm({stream, 0, false}, gemm, card, form));
 }
 
+void RunHubs(const TapGemm& gemm, float* partials) {
+  Check(knnconv::gpu::RunHubSums({stream, 0, false}, gemm, gemm.table.taps, partials));
+}
+
 double Time(Problem& p, const TileForm& form, bool hubs = false) {
   Run(p.gemm, form);
   const size_t copies = p.sources.size();
@@ -111,7 +115,7 @@ double Time(Problem& p, const TileForm& form, bool hubs = false) {
     gemm.source = p.sources[i % copies];
     gemm.out = p.outs[i % copies];
     Run(gemm, form);
-    if (hubs) Check(knnconv::gpu::RunHubSums({stream, 0, false}, gemm, gemm.table.taps, p.partials));
+    if (hubs) RunHubs(gemm, p.partials);
   });
 }
 
@@ -185,6 +189,18 @@ int main(int argc, char** argv) {
         if (!same) std::printf("  OTHER BITS in the second run\n");
         std::printf("  in %s, type %d to %d, tile %s%d x %d\n", c.name.c_str(), static_cast<int>(c.type),
                     static_cast<int>(c.out_type), Name(form), form.rows, form.columns);
+      }
+    }
+    if (takes && c.kind == Taps::kSources) {  // all rows
+      const TileForm tile = few ? TileForm{Source::kBoxes, 128, 64} : chosen.tile;
+      Run(p.gemm, tile);
+      RunHubs(p.gemm, p.partials);
+      CHECK(cudaStreamSynchronize(stream));
+      ++runs;
+      if (!IsRight(p, tile, size_t{1} << 40, /*hubs=*/true)) {
+        ++failures;
+        std::printf("  in %s, type %d to %d, with hubs\n", c.name.c_str(), static_cast<int>(c.type),
+                    static_cast<int>(c.out_type));
       }
     }
     Free(&p);

@@ -129,6 +129,7 @@ inline Lists ListsOf(const Case& c, std::vector<int>* table, std::vector<int>* s
       int count = c.holes > 0 && n % 5 == 1 ? 0 : 1 + static_cast<int>((*rng)() % (2 * c.taps - 1));
       if (c.holes > 0 && n == 2) count = knnconv::gpu::kHubTaps + 1;
       if (c.holes > 0 && n == 3) count = knnconv::gpu::kHubTaps;
+      if (c.holes > 0 && n == 4) count = 3 * knnconv::gpu::kHubTaps + 5;
       std::vector<int> s(count);
       for (int& v : s) v = (*rng)() % c.slots;
       std::sort(s.begin(), s.end());
