@@ -19,6 +19,7 @@ struct CellShape {
   using T = gpu::BFloat;
   static constexpr Source kSource = Source::kCells;
   static constexpr bool kTransposed = true;
+  static constexpr bool kStoresTogether = false;
   static constexpr int kSplit = 1;
   static constexpr int kBoxes = 1, kConsumers = 2, kColumns = 64, kRows = kBoxRows;
   static constexpr int kBlocks = 1, kTeams = 1, kBlocksOfMultiprocessor = 1;

@@ -19,6 +19,7 @@ struct ExtraShape {
   using T = Element;
   static constexpr Source kSource = Source::kExtra;
   static constexpr bool kTransposed = true;
+  static constexpr bool kStoresTogether = false;
   static constexpr int kSplit = 1, kTeams = 1, kBlocksOfMultiprocessor = 1;
   static constexpr int kBoxes = 1, kConsumers = 2, kBlocks = 1, kColumns = kColumnCount, kRows = kBoxRows;
   static constexpr int kConsumerThreads = 128 * kConsumers, kThreads = kConsumerThreads + 256;

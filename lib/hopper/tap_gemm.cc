@@ -69,15 +69,18 @@ Stores StoresOf(const gpu::TapGemm& gemm, const TapForm& form) {
 }
 
 BoxMap OutMap(const gpu::TapGemm& gemm, const TapForm& form, Stores stores) {
+  const TileForm& tile = form.tile;
+  const bool together = StoresTogether(tile.source, tile.rows, tile.columns, tile.split);
+  const auto stored_rows = static_cast<uint32_t>(together ? tile.rows / 2 : kStoredRows);  // by one of two warpgroups
   const auto columns = static_cast<uint64_t>(gemm.columns), batch = static_cast<uint64_t>(gemm.batch);
   const auto nodes = static_cast<uint64_t>(gemm.nodes), bytes = static_cast<uint64_t>(gpu::ElementBytes(gemm.out_type));
   const auto line = static_cast<uint32_t>(128 / bytes);
   if (stores == Stores::kFlat) {
     const uint64_t rows = static_cast<uint64_t>(RowGroups(form)) * batch * nodes;
-    return {gemm.out_type, gemm.out, 2, {columns, rows}, {bytes * columns}, {line, kStoredRows}};
+    return {gemm.out_type, gemm.out, 2, {columns, rows}, {bytes * columns}, {line, stored_rows}};
   }
   return {gemm.out_type, gemm.out, 3, {columns, nodes, batch}, {bytes * columns, bytes * columns * nodes},
-          {line, 1, kStoredRows}};
+          {line, 1, stored_rows}};
 }
 
 gpu::Status MakePlan(const gpu::TapGemm& gemm, const TapForm& form, TapPlan* plan) {

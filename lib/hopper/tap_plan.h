@@ -19,6 +19,12 @@ enum class Stores : int {
 };
 inline constexpr int kStoredRows = 16;  // a warp's share of a product
 
+// Whether a warpgroup stores its rows of a tile together: where a tile fills a multiprocessor, so that nothing else
+// runs there while one is written.
+constexpr bool StoresTogether(Source source, int rows, int columns, int split) {
+  return source == Source::kBoxes && rows % kBoxRows == 0 && rows * columns >= 128 * 256 && split == 1;
+}
+
 struct TapPlan {
   CUtensorMap weight, out;
   CUtensorMap source[kMaxClasses];  // tables use the first
@@ -95,6 +101,11 @@ struct TapShape {
   static constexpr bool kLendsStage = kOnlyPixels;
   static constexpr int kResultBytes = kLendsStage ? 0 : kLineBytes;
   static_assert(kLineBytes <= kStageBytes);
+  // Then a store takes a warpgroup's lines from one of these places. The last one is the rows of A that it has read in
+  // the tile's last step, whose stage goes back to the producer when the next tile is under way.
+  static constexpr bool kStoresTogether = StoresTogether(kSource, kRows, kColumns, kSplit);
+  static constexpr int kPlaces = kResults / kBlocks + 1, kPlaceBytes = kRows / kConsumers * 128;
+  static_assert(!kStoresTogether || kResults % kBlocks == 0);
   static constexpr int kTailBytes = 512, kRowBytes = kSource == Source::kRows ? 25200 : 0;
   static constexpr int kTeamAlignment = kTeams > 1 ? kAlignment : 16;
   static constexpr int kEndBytes =

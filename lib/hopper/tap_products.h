@@ -25,6 +25,7 @@ class Consumer {
       if (walk_.IsEmpty(tile)) continue;
       const RowEnd end = Multiply();
       if (Shape::kSource == Source::kBoxes && end.unwritten) continue;
+      if constexpr (Shape::kStoresTogether) writer_.UseStage(pipe_.A(held_));
       if constexpr (Shape::kSplit > 1) split.Add(sums_, &place_);
       if constexpr (Shape::kLendsStage) {
         WriteFromStage(tile, end);
@@ -64,7 +65,11 @@ class Consumer {
       for (int slice = 0; slice < kStepDepth / kSliceDepth; ++slice) MultiplySlice(a, b, slice);
       CommitProducts();
       WaitForProducts<1>();
-      if (previous >= 0) Release(previous);
+      if (previous >= 0) {
+        Release(previous);
+      } else if constexpr (Shape::kStoresTogether) {
+        ReleaseHeld();
+      }
       previous = stage;
       place_.Advance();
     } while (!note.last);
@@ -74,12 +79,28 @@ class Consumer {
       end = {(marks.unwritten >> writer_.own_row() % 32 & 1) != 0, (marks.dead >> writer_.own_row() % 32 & 1) != 0};
     }
     WaitForProducts<0>();
-    __syncwarp();  // all lanes have read the marks
-    Release(previous);
+    if constexpr (Shape::kStoresTogether) {
+      held_ = previous;
+      writer_.SyncWarpgroup();  // all of its products have read A
+    } else {
+      __syncwarp();  // all lanes have read the marks
+      Release(previous);
+    }
 #pragma unroll
     for (auto& block : sums_) PinSums(block);
     if (Shape::kResident && !HasSlot(note)) ClearSums();  // zeros times a slot's weights, which need not be finite
     return end;
+  }
+
+  // Gives the stage back that holds the last tile's results, once stores have read them.
+  KNNCONV_DEVICE void ReleaseHeld() {
+    if (held_ < 0) return;
+    FenceAsyncProxy();  // copies follow to where the warp has written
+    __syncwarp();
+    writer_.Finish();
+    writer_.SyncWarpgroup();
+    Release(held_);
+    held_ = -1;
   }
 
   // Writes a tile by way of the stage behind its last step, which the producer leaves free.
@@ -131,6 +152,7 @@ class Consumer {
   TileWriter<Shape> writer_;
   typename Pipe<Shape>::Place place_;
   typename TileWriter<Shape>::Sums sums_;
+  int held_ = -1;  // the stage of the last step, where results are stored together
 };
 
 }  // namespace knnconv::hopper

@@ -25,8 +25,13 @@ class TileWriter {
   // Other lines from here on.
   KNNCONV_DEVICE void UseLines(char* results) { lines_ = results; }
 
+  KNNCONV_DEVICE void SyncWarpgroup() const { SyncThreads(1 + warp_ / 4, 128); }
+
   KNNCONV_DEVICE int first_row() const { return first_row_; }
   KNNCONV_DEVICE int own_row() const { return own_row_; }
+
+  // The rows of A of a tile's last step, free for its results.
+  KNNCONV_DEVICE void UseStage(char* a) { stage_lines_ = a + first_row_ * 128; }
 
   // Rows that are `dead` become zeros, without the bias; those `unwritten` are left alone where rows go one by one.
   KNNCONV_DEVICE void Write(const TapTile& tile, const Sums& sums, bool own_is_unwritten, bool own_is_dead) {
@@ -45,7 +50,7 @@ class TileWriter {
 
   // Before the block ends, or somebody else uses the lines.
   KNNCONV_DEVICE void Finish() const {
-    if (lane_ == 0) WaitForStoresToRead<0>();
+    if (IsStorer()) WaitForStoresToRead<0>();
   }
 
  private:
@@ -57,6 +62,7 @@ class TileWriter {
   KNNCONV_DEVICE void WriteAs(const TapTile& tile, const Sums& sums, int64_t own_out_row, bool own_is_dead) {
     constexpr int kLine = 128 / sizeof(Out);  // columns
     const uint32_t dead = __ballot_sync(kAllLanes, own_is_dead);
+    int count = 0;  // of stores
 #pragma unroll
     for (int first = 0; first < Shape::kColumns; first += kLine) {
       const int first_column = tile.first_column + first;
@@ -65,9 +71,16 @@ class TileWriter {
         using Columns = SplitColumns<Shape>;
         if (Columns::OwnerOf(first / Columns::kWidth) != walk_.rank()) continue;
       }
+      char* together = nullptr;
+      if constexpr (Shape::kStoresTogether) together = NextPlace(count++);
 #pragma unroll
       for (int block = 0; block < Shape::kBlocks; ++block) {
-        char* results = NextResults();
+        char* results;
+        if constexpr (Shape::kStoresTogether) {
+          results = together + (block * 64 + warp_ % 4 * kStoredRows) * 128;
+        } else {
+          results = NextResults();
+        }
         if constexpr (sizeof(Out) == 2) {
           GatherPacked<Out>(results, tile, sums[block], first);
         } else {
@@ -76,8 +89,15 @@ class TileWriter {
         if (const uint32_t rows = dead >> block * 16 & 0xffff; rows != 0) ClearRows(results, rows);
         if (plan_.stores == Stores::kRows) {
           StoreRows<Out>(results, first_column, own_out_row, block);
-        } else {
+        } else if constexpr (!Shape::kStoresTogether) {
           StoreBoxes(results, tile, first_column, block);
+        }
+      }
+      if constexpr (Shape::kStoresTogether) {
+        if (plan_.stores != Stores::kRows) {
+          FenceAsyncProxy();
+          SyncWarpgroup();
+          if (IsStorer()) StoreBox(together, tile, first_column, first_row_);
         }
       }
     }
@@ -132,6 +152,20 @@ class TileWriter {
     return lines_ + (warp_ * Shape::kResults + results_) * (kStoredRows * 128);
   }
 
+  // The same for a warpgroup's store number `count` of a tile. At the first ones, the last tile's have read theirs.
+  KNNCONV_DEVICE char* NextPlace(int count) {
+    if (count >= Shape::kPlaces) {
+      if (IsStorer()) WaitForStoresToRead<Shape::kPlaces - 1>();
+      SyncWarpgroup();
+    }
+    constexpr int kOwn = Shape::kPlaces - 1;  // beside the stage's
+    const int place = count % Shape::kPlaces;
+    return place == kOwn ? stage_lines_ : lines_ + (warp_ / 4 * kOwn + place) * Shape::kPlaceBytes;
+  }
+
+  // The thread that stores: one of each warp, or of the warpgroup.
+  KNNCONV_DEVICE bool IsStorer() const { return lane_ == 0 && (!Shape::kStoresTogether || warp_ % 4 == 0); }
+
   // 16 bytes of a swizzled line.
   KNNCONV_DEVICE static char* Chunk(char* lines, int row, int chunk) {
     return lines + row * 128 + ((chunk ^ row % 8) << 4);
@@ -140,13 +174,16 @@ class TileWriter {
   KNNCONV_DEVICE void StoreBoxes(const char* results, const TapTile& tile, int first_column, int block) const {
     FenceAsyncProxy();
     __syncwarp();
-    if (lane_ != 0) return;
-    const int row = first_row_ + block * 64 + warp_ % 4 * kStoredRows;
+    if (lane_ == 0) StoreBox(results, tile, first_column, first_row_ + block * 64 + warp_ % 4 * kStoredRows);
+  }
+
+  // By one thread.
+  KNNCONV_DEVICE void StoreBox(const char* results, const TapTile& tile, int first_column, int row) const {
     if (plan_.stores == Stores::kFlat) {
-      StoreBox(&plan_.out, results, first_column, walk_.FlatRow(tile, row));
+      hopper::StoreBox(&plan_.out, results, first_column, walk_.FlatRow(tile, row));
     } else {
       const TableBox box = walk_.TableRows(tile, row);
-      StoreBox(&plan_.out, results, first_column, static_cast<int>(box.node), box.first);
+      hopper::StoreBox(&plan_.out, results, first_column, static_cast<int>(box.node), box.first);
     }
     CommitStores();
   }
@@ -189,6 +226,7 @@ class TileWriter {
   const int first_row_;  // of the warpgroup
   const int own_row_;    // the row of the tile whose place in the result this lane looks up
   char* lines_;
+  char* stage_lines_ = nullptr;  // the warpgroup's, of the last step
   int results_ = 0;
   const float* bias_ = nullptr;  // of the tile's group
 };
