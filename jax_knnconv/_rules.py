@@ -237,7 +237,7 @@ def _dweight_sizes(operands: Sequence[Any], static: Mapping[str, Any]) -> dict[s
         "types": (x.dtype.name, g.dtype.name, static["out_dtype"].name),
         "groups": tuple(groups),
         "members": [1 if size == of_result else size for size, of_result in zip(sizes, groups, strict=True)],
-        "operand_groups": [_groups_of(operand, rank) for operand in (x, g, None if dense else table[0])],
+        "operand_groups": [_groups_of(operand, rank) for operand in (x, g, *((None, None) if dense else table[:2]))],
         "batch": math.prod(x.shape[rank : x.ndim - len(spec.input_dims) - 1]),
         "slots": slots,
         "channels": channels,

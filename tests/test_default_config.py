@@ -95,7 +95,7 @@ def test_small_batches_gather_rows_for_weight_gradients(cuda):
 
     assert [kernel(batch, 64, 64) for batch in (1, 10, 31)] == [best] * 3
     assert kernel(1, 256, 256) == best
-    assert kernel(1, 256, 256, slots=27) == "portable"
+    assert kernel(1, 256, 256, slots=27) == best
     assert kernel(1, 48, 64) == "portable"  # boxes of 64 are not full
     assert kernel(1, 72, 72) == "portable"  # 4 boxes for little more than one
 
@@ -104,9 +104,8 @@ def test_groups_run_on_hopper(cuda):
     best = "hopper" if "hopper" in cuda.implementations else "portable"
     indices = np.zeros((16, 4096, 16), np.int32)
     assert kernels(rows(16, jkc.NeighborTable(indices, num_inputs=4096), 64, 64)) == [best] * 3
-    # Slots of the taps' own: weight gradients of small batches have portable kernels.
     with_slots = jkc.NeighborTable(indices[:, :, :9], indices[:, :, :9], num_inputs=4096, num_slots=9)
-    assert kernels(rows(16, with_slots, 64, 64)) == [best, best, "portable"]
+    assert kernels(rows(16, with_slots, 64, 64)) == [best] * 3
     # Each weight's images, and each image's gradient, where its pixels are a multiple of 64.
     x, weight = struct(8, 4, 16, 16, 64), struct(8, 3, 3, 64, 64)
     assert kernels({jax.vmap(jkc.conv2d): (x, weight)}) == [best]

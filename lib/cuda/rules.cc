@@ -178,7 +178,7 @@ int64_t FewestSlices(const gpu::DweightDecision& decision, int64_t least, int64_
 
 nb::dict ChooseDweight(const DeviceFigures& device, const Wanted& given, int slices, const std::string& taps,
                        const std::array<std::string, 3>& types, const Sizes& groups, const Sizes& members,
-                       const std::array<Sizes, 3>& operand_groups, int64_t batch, int32_t slots, int32_t channels,
+                       const std::array<Sizes, 4>& operand_groups, int64_t batch, int32_t slots, int32_t channels,
                        int32_t columns, int32_t sources, int32_t outputs, int32_t neighbours, bool has_bias,
                        bool zero_empty_rows, int64_t partial_slices, const Window& window) {
   gpu::Dweight dweight{};
@@ -215,8 +215,12 @@ nb::dict ChooseDweight(const DeviceFigures& device, const Wanted& given, int sli
       const gpu::ColumnTaps by_column{table, StridesOf(operand_groups[2], int64_t{outputs} * neighbours)};
       return gpu::ChooseDweight(dweight, by_column, DeviceOf(device), wanted, decision);
     }
+    const int64_t matrix = int64_t{outputs} * neighbours;
     gpu::SlotTaps by_slot{};
     by_slot.table = table;
+    by_slot.index_groups = by_slot.row_groups = by_slot.source_groups = StridesOf(operand_groups[2], matrix);
+    by_slot.slot_groups = StridesOf(operand_groups[3], matrix);
+    by_slot.offset_groups = StridesOf(operand_groups[2], 2 * (int64_t{slots} + 1));
     return gpu::ChooseDweight(dweight, by_slot, DeviceOf(device), wanted, decision);
   };
   gpu::DweightDecision decision;

@@ -81,11 +81,21 @@ Status ChoosePortable(const Dweight& dweight, const TapsSizes& taps, const Devic
   return {};
 }
 
+// Whether Hopper's halo kernels are slower than those of every architecture: they multiply taps of 8 channels as if
+// these were 16, and up to 64 columns as if these were 64.
+bool HasHalfTaps(const Dweight& dweight) { return dweight.channels == 8 && dweight.columns <= 32; }
+
 template <typename Taps>
 Status Choose(const Dweight& dweight, const Taps& taps, const Device& device, const DweightChoice& wanted,
               DweightDecision* decision) {
   if (dweight.g_type == Element::kBF16 && device.capability < 80) {  // empty kernels; Python asks before
     return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
+  }
+  if constexpr (kHasHaloKernels && std::is_same_v<Taps, DenseTaps>) {
+    if (wanted.kernel == KernelFamily::kByShape && HasHalfTaps(dweight) &&
+        ChooseHalo(dweight, taps, device, /*forced=*/false, &decision->emplace<HaloDweightPlan>())) {
+      return {};
+    }
   }
   if constexpr (kHasHopperKernels) {
     const bool forced = wanted.kernel == KernelFamily::kHopper;

@@ -89,11 +89,25 @@ Status ChoosePortable(const TapGemm& gemm, const Device& device, const TileChoic
   return {};
 }
 
+// Whether Hopper's halo kernels are slower than those of every architecture: they have results and cotangents of 8 or
+// 24 channels in lines of 16 or 32, and with so few the other operand's lines do not make up for it.
+bool HasHalfLines(const TapGemm& gemm) {
+  const int outputs = gemm.transposed ? gemm.depth : gemm.columns;
+  const int channels = gemm.transposed ? gemm.columns : gemm.depth;
+  return (outputs == 8 || outputs == 24) && channels >= 8;
+}
+
 }  // namespace
 
 Status ChooseTapGemm(const TapGemm& gemm, const Device& device, const TileChoice& wanted, TapDecision* decision) {
   if (gemm.compute_type == Element::kBF16 && device.capability < 80) {  // empty kernels; Python asks before
     return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
+  }
+  if constexpr (kHasHaloKernels) {
+    if (wanted.kernel == KernelFamily::kByShape && HasHalfLines(gemm) &&
+        ChooseHalo(gemm, device, /*forced=*/false, &decision->emplace<HaloPlan>())) {
+      return {};
+    }
   }
   if constexpr (kHasHopperKernels) {
     const bool forced = wanted.kernel == KernelFamily::kHopper;

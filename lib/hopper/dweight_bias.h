@@ -48,12 +48,12 @@ KNNCONV_DEVICE bool WarpHasTaps(const gpu::NeighborTable& table, int32_t row) {
   return __any_sync(0xffffffff, has);
 }
 
-// Whether a row of g, counted over all batch entries, has taps.
+// Whether a row of g, counted over all batch entries of a list that starts at `start`, has taps.
 template <bool kGathers>
-KNNCONV_DEVICE bool HasTaps(const DweightTask& task, int64_t g_row) {
+KNNCONV_DEVICE bool HasTaps(const DweightTask& task, const GatherGroups::Reads& start, int64_t g_row) {
   const gpu::NeighborTable& table = task.table;
   int64_t row = g_row % table.outputs;
-  if constexpr (kGathers) row += task.groups.Of(static_cast<uint32_t>(g_row / table.outputs)).first_row;
+  if constexpr (kGathers) row += task.groups.Of(start, static_cast<uint32_t>(g_row / table.outputs)).first_row;
   const int64_t first = row * table.neighbours;
 #pragma unroll 1
   for (int tap = 0; tap < table.neighbours; ++tap) {
@@ -133,11 +133,12 @@ KNNCONV_DEVICE void SumRows(const DweightTask& task, int team, int thread) {
     const int number = unit / chunks, list = kGathers ? number / shares() : 0;
     const int first = (unit - number * chunks) * kBiasSums;
     const int64_t share = CeilDiv(task.g_rows, shares());
-    const int64_t begin = list * task.g_rows + share * (number - list * shares());
-    const int64_t end = min(begin + share, (list + 1) * task.g_rows);
+    const int64_t begin = share * (number - list * shares()), end = min(begin + share, task.g_rows);
+    GatherGroups::Reads start = {};
+    if constexpr (kGathers) start = task.groups.StartOf(list);
     const int columns = min(task.columns - first, kBiasSums), quads = columns / 4, parts = BiasParts(columns);
     const bool exists = thread / quads < parts;
-    const T* const g = static_cast<const T*>(task.g) + first + thread % quads * 4;
+    const T* const g = static_cast<const T*>(task.g) + list * task.g_rows * task.columns + first + thread % quads * 4;
     float4 total = {0, 0, 0, 0};
     for (int64_t row = begin; row < end; row += kBatch * parts) {
       const int64_t first_row = row + thread / quads;
@@ -145,7 +146,7 @@ KNNCONV_DEVICE void SumRows(const DweightTask& task, int team, int thread) {
       if (task.table.zero_empty_rows) {
 #pragma unroll 1
         for (int i = 0; i < kBatch && first_row + i * parts < end; ++i) {
-          if (!HasTaps<kGathers>(task, first_row + i * parts)) counted &= ~(1u << i);
+          if (!HasTaps<kGathers>(task, start, first_row + i * parts)) counted &= ~(1u << i);
         }
       }
       uint2 four[kBatch];

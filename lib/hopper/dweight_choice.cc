@@ -1,137 +1,80 @@
 #include "hopper/dweight_choice.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "gpu/arithmetic.h"
-#include "gpu/dweight_plan.h"
 #include "hopper/device.h"
 #include "hopper/dweight_chain.h"
-#include "hopper/dweight_strips.h"
 
 namespace knnconv::hopper {
 namespace {
 
 using gpu::CeilDiv, gpu::IsAligned, gpu::Dweight, gpu::DenseTaps, gpu::ColumnTaps, gpu::SlotTaps;
 
-constexpr int kLeastCorner = -128, kMostCorner = 127;  // of the copy engine's pixels
+constexpr int kSpare = 3;  // multiprocessors that let the second kernel start early
 
-bool HasGroups(const Dweight& dweight) {
-  return dweight.shapes.groups.count() != 1 || dweight.shapes.members.count() != 1;
+// Whether the line is cut alike in all tiles, so that no block works on two.
+bool AreCutsAlike(const DweightSizes& sizes, int64_t tiles, int64_t blocks) {
+  return !sizes.has_slots && blocks % tiles == 0;
 }
 
-bool HasShortNumbers(int64_t positions) { return positions <= INT32_MAX - 2 * kStep; }
-
-// False where an operand belongs to some of the group dimensions only, or some groups are summed and others are not.
-bool FindGroups(const Dweight& dweight, const gpu::GroupStrides& tables, DweightGroups* groups) {
-  const gpu::GroupShapes& shapes = dweight.shapes;
-  const int64_t results = shapes.groups.count(), members = shapes.members.count();
-  if (std::min(results, members) != 1 || std::max(results, members) > INT32_MAX) return false;
-  const gpu::GroupShape& shape = members > 1 ? shapes.members : shapes.groups;
-  int64_t x, g, table;
-  if (!gpu::FindStep(shape, dweight.x_groups, &x) || !gpu::FindStep(shape, dweight.g_groups, &g) ||
-      !gpu::FindStep(shape, tables, &table)) {
-    return false;
+// Estimated cycles of a multiprocessor, fitted to times of 37 shapes in all tiles and several numbers of blocks on an
+// H200, by which what takes least takes 0.1 % longer than the fastest on average.
+double CyclesOf(const DweightPlan& plan, int64_t tiles) {
+  constexpr double kFill = 37.5;        // bytes a cycle from L2 to shared memory
+  constexpr double kShared = 102;       // bytes a cycle that shared memory gives or takes
+  constexpr double kProduct = 1.33;     // of the tensor cores' peak
+  constexpr double kReduction = 1.13;   // of a part written and read again
+  constexpr double kLateStart = 1050;   // of the second kernel, where the first one leaves no multiprocessor
+  constexpr double kSecondStore = 0.8;  // of a block that works on two tiles
+  // Blocks whose stretches begin alike, in tiles of their own, read the same boxes at about the same time. Where fewer
+  // do than there are tiles, and than kEnough, steps take up to a sixth longer.
+  constexpr double kApart = 0.18, kEnough = 18;
+  // Where rows are gathered:
+  constexpr double kGatherFill = 40;
+  constexpr double kGatherL2Bytes = 60e6, kMissCost = 2.5;  // of g's boxes, likewise
+  constexpr double kGatherTime = 1000;                      // until the rows of a box are there
+  constexpr int kRing = 212 * 1024;                         // bytes of all stages
+  const DweightSizes& sizes = plan.sizes;
+  const DweightTileSize& size = kDweightTiles[plan.tile];
+  const double row_boxes = double(plan.boxes) / double(plan.row_tiles);
+  const double column_boxes = double(CeilDiv(sizes.columns, kBox)) / double(plan.column_tiles);
+  const double row_box_bytes = double(size.has_strips() ? sizes.strip_lines * kLineBytes : kBoxBytes);
+  const double row_bytes = row_boxes * row_box_bytes, column_bytes = column_boxes * kBoxBytes;
+  const double column_cost = sizes.gathers && sizes.bytes > kGatherL2Bytes ? kMissCost : sizes.column_cost;
+  double fill = (row_bytes * sizes.box_cost + column_bytes * column_cost) / (sizes.gathers ? kGatherFill : kFill);
+  if (sizes.gathers) {
+    // Two stages are with the products; the others wait for rows.
+    const int stages = kRing / ((size.row_boxes() + size.columns / kBox) * kBoxBytes);
+    fill = std::max(fill, kGatherTime * row_boxes / (stages - 2));
   }
-  *groups = {static_cast<int32_t>(results), static_cast<int32_t>(members), x > 0, g > 0, table > 0};
-  return true;
+  const double products = size.row_boxes() * size.taps * size.columns * (kStep / 32.0) * kProduct;
+  // Products of 64 rows read these and all of their columns.
+  const double reads = size.row_boxes() * (kBoxBytes + size.width() * kStep * 2.0) / kShared;
+  const double step = std::max({fill, products, reads + (row_bytes + column_bytes) / kShared});
+  const double steps = double(CeilDiv(tiles * plan.steps, plan.blocks));
+  const double tile_bytes = double(size.elements()) * 4;
+  const double chains = std::max(1.0, std::min(steps, double(plan.steps)) * kStep / double(sizes.chain));
+  const bool alike = AreCutsAlike(sizes, tiles, plan.blocks);
+  const double ends = std::max(1.0, steps / double(plan.steps)) + (alike ? 0 : kSecondStore);
+  const double stores = ends * (2 * chains - 1) * tile_bytes / kFill;
+  const double parts = double(plan.blocks + (alike ? 0 : tiles));
+  const double sums = kReduction * parts * tile_bytes / (kFill * sizes.multiprocessors);
+  const double late = plan.blocks > sizes.multiprocessors - kSpare ? kLateStart : 0;
+  const double together = sizes.has_slots ? 1 : double(std::gcd(plan.blocks, tiles));
+  const double apart = alike ? 0 : kApart * std::max(0.0, 1 - together / kEnough);
+  return steps * step * (1 + apart) + stores + sums + late;
 }
 
-// Whether strips can serve a dense convolution that is in reach.
-bool HasStrips(const Dweight& dweight, const DenseTaps& taps) {
-  return !HasGroups(dweight) && AreStripsDense(taps) && StripUpper(taps) >= kLeastCorner &&
-         std::max(StripUpper(taps), CotangentUpper(taps)) <= kMostCorner &&
-         HasShortNumbers(Positions(dweight, taps, StripPitch(taps)));
-}
-
-// Each result has pixels of its own, in whole steps: the next one's would follow in the last.
-bool FindGroups(const Dweight& dweight, const DenseTaps& taps, DweightGroups* groups) {
-  if (!FindGroups(dweight, gpu::GroupStrides{}, groups) || groups->members > 1) return false;
-  const bool has_whole_steps = Positions(dweight, taps, taps.out_size[1]) % kStep == 0;
-  return groups->results == 1 || ((!groups->own_x || has_whole_steps) &&
-                                  groups->results * std::max(dweight.batch, int64_t{dweight.slots}) <= INT32_MAX);
-}
-
-DweightSizes SizesOf(const Dweight& dweight, const DenseTaps& taps) {
-  constexpr double kPixelCost = 1.12, kStridedCost = 1.6;  // where steps skip pixels
-  DweightSizes sizes;
-  FindGroups(dweight, taps, &sizes.groups);
-  sizes.lists = sizes.groups.results;
-  sizes.boxes = int64_t{dweight.slots} * ChannelBoxes(dweight);
-  sizes.steps = CeilDiv(Positions(dweight, taps, taps.out_size[1]), kStep);
-  sizes.box_cost = taps.stride[0] > 1 || taps.stride[1] > 1 ? kStridedCost : kPixelCost;
-  if (HasStrips(dweight, taps)) {
-    sizes.strip_taps = taps.kernel_width;
-    sizes.strip_lines = StripLines(taps);
-    sizes.strips = sizes.boxes / taps.kernel_width;
-    sizes.strip_steps = CeilDiv(Positions(dweight, taps, StripPitch(taps)), kStep);
-  }
-  return sizes;
-}
-
-// Gathering takes longer than the copy engine, so that boxes of channels and columns have to be full, or half full
-// where there are several.
-bool PaysToGather(const Dweight& dweight) {
-  const int64_t boxes = ChannelBoxes(dweight) * CeilDiv(dweight.columns, kBox);
-  return dweight.channels >= kBox && dweight.columns >= kBox &&
-         2 * int64_t{dweight.channels} * dweight.columns >= boxes * kBox * kBox;
-}
-
-// Whether rows of x are gathered one by one: boxes are of one group, and of the batch entries of one node, those that
-// do not exist included.
-bool Gathers(const Dweight& dweight) {
-  constexpr int64_t kLeastBatchOfBoxes = 32;
-  if (dweight.batch < kLeastBatchOfBoxes || HasGroups(dweight)) return true;
-  return 6 * dweight.batch < 5 * StepsOfRow(dweight) * kStep && PaysToGather(dweight);
-}
-
-constexpr double kL2Bytes = 60e6;  // of an H200
-
-double BytesOf(const Dweight& dweight, const ColumnTaps& taps) {
-  const double groups = double(dweight.shapes.groups.count()) * double(dweight.shapes.members.count());
-  const double elements = double(taps.table.sources) * dweight.channels + double(taps.table.outputs) * dweight.columns;
-  return 2 * groups * double(dweight.batch) * elements;
-}
-
-// Of a list.
-int64_t GatheredPositions(const Dweight& dweight, const ColumnTaps& taps) {
-  return dweight.shapes.members.count() * dweight.batch * taps.table.outputs;
-}
-
-DweightSizes SizesOf(const Dweight& dweight, const ColumnTaps& taps) {
-  constexpr double kGatherCost = 1.6;  // of a box whose lines threads copy
-  DweightSizes sizes;
-  sizes.lists = 1;
-  sizes.boxes = int64_t{dweight.slots} * ChannelBoxes(dweight);
-  sizes.steps = taps.table.outputs * StepsOfRow(dweight);
-  if (Gathers(dweight)) {
-    sizes.gathers = true;
-    FindGroups(dweight, taps.index_groups, &sizes.groups);
-    sizes.lists = sizes.groups.results;
-    sizes.steps = CeilDiv(GatheredPositions(dweight, taps), kStep);
-    sizes.box_cost = kGatherCost;
-    sizes.exceeds_l2 = BytesOf(dweight, taps) > kL2Bytes;
-    sizes.sums_rows = dweight.db != nullptr;
-  }
-  return sizes;
-}
-
-// As if all slots had equally many taps.
-DweightSizes SizesOf(const Dweight& dweight, const SlotTaps& taps) {
-  const int64_t rows = taps.table.outputs;
-  DweightSizes sizes;
-  sizes.lists = dweight.slots;
-  sizes.boxes = ChannelBoxes(dweight);
-  sizes.steps = CeilDiv(rows * taps.table.neighbours, dweight.slots) * StepsOfRow(dweight);
-  sizes.sums_rows = dweight.db != nullptr;
-  return sizes;
-}
-
+// With as many blocks as there are multiprocessors, or with somewhat fewer that cut tiles, or pairs of them, alike:
+// whichever takes the least time.
 DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const DweightTileSize& size = kDweightTiles[tile];
   DweightPlan plan;
   plan.sizes = sizes;
   if (size.has_strips() && size.taps != sizes.strip_taps) return plan;
-  if (sizes.gathers && !CanGather(size)) return plan;
+  if (sizes.gathers && !CanGather(size, sizes.has_slots)) return plan;
   plan.boxes = size.has_strips() ? sizes.strips : sizes.boxes;
   plan.steps = size.has_strips() ? sizes.strip_steps : sizes.steps;
   plan.row_tiles = CeilDiv(plan.boxes, size.row_boxes());
@@ -141,44 +84,23 @@ DweightPlan PlanTile(const DweightSizes& sizes, int tile) {
   const int64_t part = size.elements() + (sizes.sums_rows ? 0 : kBiasSums);
   const int64_t sums_of_rows = RowTeams(size, sizes.gathers) * CeilDiv(sizes.columns, kBiasSums) * kBiasSums;
   const int64_t row_sums = sizes.sums_rows ? sums_of_rows : 0;
-  const int64_t room = sizes.partial_elements - tiles * part - (sizes.groups.results - 1) * row_sums;
-  const int64_t length = tiles * plan.steps;
-  plan.blocks = std::min({int64_t{sizes.multiprocessors}, room / (part + row_sums), length});
-  if (plan.blocks < 1) return plan;
+  const int64_t parts_of_tiles = tiles * part + (sizes.groups.results - 1) * row_sums;
+  const int64_t room = sizes.partial_elements - StartElements(sizes) - parts_of_tiles;
+  const int64_t most = std::min({int64_t{sizes.multiprocessors}, room / (part + row_sums), tiles * plan.steps});
+  if (most < 1) return plan;
   plan.tile = tile;
-
-  // Fitted to the times of tests/gpu/hopper/check_dweight.cu on an H200, by which the tile of least estimated time
-  // takes 0.4 % longer than the fastest on average.
-  constexpr double kFill = 40;        // bytes a cycle from L2 to shared memory
-  constexpr double kShared = 120;     // bytes a cycle that shared memory gives or takes
-  constexpr double kStart = 20;       // of a step
-  constexpr double kProduct = 1.25;   // of the tensor cores' peak
-  constexpr double kReduction = 1.2;  // of a part written and read again
-  // Where rows are gathered:
-  constexpr double kMissCost = 2.5;     // of g's boxes, where L2 does not hold the operands
-  constexpr double kGatherTime = 1000;  // until the rows of a box are there
-  constexpr int kRing = 212 * 1024;     // bytes of all stages
-  const double row_boxes = double(plan.boxes) / double(plan.row_tiles);
-  const double column_boxes = double(CeilDiv(sizes.columns, kBox)) / double(plan.column_tiles);
-  const double row_box_bytes = double(size.has_strips() ? sizes.strip_lines * kLineBytes : kBoxBytes);
-  const double row_bytes = row_boxes * row_box_bytes, column_bytes = column_boxes * kBoxBytes;
-  const double column_cost = sizes.exceeds_l2 ? kMissCost : 1;
-  double fill = (row_bytes * sizes.box_cost + column_bytes * column_cost) / kFill;
-  if (sizes.gathers) {
-    // Two stages are with the products; the others wait for rows.
-    const int stages = kRing / ((size.row_boxes() + size.columns / kBox) * kBoxBytes);
-    fill = std::max(fill, kGatherTime * row_boxes / (stages - 2));
+  plan.blocks = most;
+  plan.cycles = CyclesOf(plan, tiles);
+  if (sizes.has_slots) return plan;
+  for (int64_t limit : {most, std::min<int64_t>(most, sizes.multiprocessors - kSpare)}) {
+    for (int64_t unit : {tiles, tiles % 2 == 0 ? tiles / 2 : tiles}) {
+      DweightPlan other = plan;
+      other.blocks = limit / unit * unit;
+      if (other.blocks < 1) continue;
+      other.cycles = CyclesOf(other, tiles);
+      if (other.cycles < plan.cycles) plan = other;
+    }
   }
-  const double products = size.row_boxes() * size.taps * size.columns * (kStep / 32.0) * kProduct;
-  // Products of 64 rows read these and all of their columns.
-  const double reads = size.row_boxes() * (kBoxBytes + size.width() * kStep * 2.0) / kShared;
-  const double step = std::max({fill, products, reads + (row_bytes + column_bytes) / kShared}) + kStart;
-  const double steps = double(CeilDiv(length, plan.blocks));
-  const double tile_bytes = double(size.elements()) * 4;
-  const double chains = std::max(1.0, std::min(steps, double(plan.steps)) * kStep / double(sizes.chain));
-  const double stores = std::max(1.0, steps / double(plan.steps)) * (2 * chains - 1) * tile_bytes / kFill;
-  const double sums = kReduction * double(plan.blocks + tiles) * tile_bytes / (kFill * sizes.multiprocessors);
-  plan.cycles = steps * step + stores + sums;
   return plan;
 }
 
@@ -214,28 +136,28 @@ bool IsInReach(const Dweight& dweight, const DenseTaps& taps) {
   return HasShortNumbers(Positions(dweight, taps, taps.out_size[1]));
 }
 
-bool IsInReach(const Dweight&, const gpu::NeighborTable& table) {
-  return table.sources > 0 && table.outputs > 0 && table.neighbours > 0;
+// Rows of x and g that are gathered have numbers over all groups and batch entries; over groups, so have rows of tables
+// and slots of dw.
+template <typename Taps>
+bool HasShortRows(const Dweight& dweight, const Taps& taps) {
+  const int64_t rows = dweight.batch * std::max(taps.table.sources, taps.table.outputs);
+  const int64_t most = std::max({rows, int64_t{taps.table.outputs}, int64_t{dweight.slots} + 1});
+  const double groups = double(dweight.shapes.groups.count()) * double(dweight.shapes.members.count());
+  return groups * double(most) <= INT32_MAX && HasShortNumbers(GatheredPositions(dweight, taps));
 }
-bool IsInReach(const Dweight& dweight, const ColumnTaps& taps) {
+
+template <typename Taps>
+bool IsInReach(const Dweight& dweight, const Taps& taps) {
+  const gpu::NeighborTable& table = taps.table;
+  if (table.sources == 0 || table.outputs == 0 || table.neighbours == 0) return false;
   DweightGroups groups;
-  if (!IsInReach(dweight, taps.table) || !FindGroups(dweight, taps.index_groups, &groups)) return false;
-  if (!Gathers(dweight)) return true;
-  if (groups.count() > 1 && !groups.own_g) return false;
-  // Rows of x that are gathered have numbers over all groups and batch entries; over groups, so have rows of tables and
-  // slots of dw.
-  const int64_t x_rows = dweight.batch * taps.table.sources;
-  const int64_t most = std::max({x_rows, int64_t{taps.table.outputs}, int64_t{dweight.slots}});
-  return groups.count() * most <= INT32_MAX && HasShortNumbers(GatheredPositions(dweight, taps));
-}
-bool IsInReach(const Dweight& dweight, const SlotTaps& taps) {
-  return !HasGroups(dweight) && IsInReach(dweight, taps.table);
+  return FindGroups(dweight, taps, &groups) && (!Gathers(dweight, taps) || HasShortRows(dweight, taps));
 }
 
 // Whether the schedule's line has 31 bits however dw is tiled, and whichever slot has the taps.
 bool HasShortLine(const Dweight& dweight, const DweightSizes& sizes) {
   const double row_boxes = double(sizes.lists) * double(sizes.boxes);
-  const double steps = row_boxes * double(sizes.steps + StepsOfRow(dweight));
+  const double steps = row_boxes * double(sizes.steps + std::max(StepsOfRow(dweight), int64_t{sizes.groups.members}));
   return steps * double(CeilDiv(sizes.columns, kBox)) < INT32_MAX;
 }
 
@@ -254,13 +176,9 @@ bool IsWide(const Dweight& dweight) {
 
 bool Pays(const Dweight& dweight, const DenseTaps&) { return IsWide(dweight); }
 
-bool Pays(const Dweight& dweight, const ColumnTaps&) {
-  return Gathers(dweight) ? PaysToGather(dweight) : IsWide(dweight);
-}
-
-bool Pays(const Dweight& dweight, const SlotTaps&) {
-  constexpr int64_t kLeastBatch = 32;  // fewer batch entries leave too much of a step empty
-  return IsWide(dweight) && dweight.batch >= kLeastBatch;
+template <typename Taps>
+bool Pays(const Dweight& dweight, const Taps& taps) {
+  return Gathers(dweight, taps) ? PaysToGather(dweight) : IsWide(dweight);
 }
 
 template <typename Taps>
@@ -272,19 +190,6 @@ bool Choose(const Dweight& dweight, const Taps& taps, const gpu::Device& device,
 }
 
 }  // namespace
-
-int32_t ChannelBoxes(const Dweight& dweight) { return static_cast<int32_t>(CeilDiv(dweight.channels, kBox)); }
-
-int64_t StepsOfRow(const Dweight& dweight) { return CeilDiv(dweight.batch, kStep); }
-
-int64_t Positions(const Dweight& dweight, const DenseTaps& taps, int32_t pitch) {
-  return dweight.batch * taps.out_size[0] * pitch;
-}
-
-Corners CornersOf(const DenseTaps& taps, int dimension) {
-  const int lower = -taps.padding[dimension];
-  return {lower, (taps.out_size[dimension] - 1) * taps.stride[dimension] + lower - (taps.in_size[dimension] - 1)};
-}
 
 DweightPlan PlanDweight(const Dweight& dweight, const DenseTaps& taps, const gpu::Device& device, int tile) {
   return Plan(dweight, taps, device, tile);

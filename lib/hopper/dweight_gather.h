@@ -1,23 +1,21 @@
-// Weight gradients of small batches on Hopper, over tables without slots: rows of x are gathered one by one.
+// Weight gradients of small batches and of a table a sample on Hopper: rows are gathered one by one.
 //
-//     dw[r, o] = sum over positions:  x[source(position, slot of r), channel of r] * g[position, o]
+//     dw[r, o] = sum over positions:  x[source(position, slot of r), channel of r] * g[row(position), o]
 //
-//                        positions (64 rows of g, in order)           columns, in boxes of 64
-//     rows   [ x: 64 channels of each position's neighbour ]  @  positions [ g              ]
+//                        positions (64 a step)                        columns, in boxes of 64
+//     rows   [ x: 64 channels of each position's source ]  @  positions [ g: its row     ]
 //
-// A position is a row of g, counted over all batch entries (of all groups that are summed), so that g comes in boxes of
-// 64 rows that follow each other.
-// A box of x has a line for each of a step's positions: the row of x that is its neighbour in the box's slot. (Boxes of
-// one node's batch entries, as in dweight_kernel.h, would be mostly empty.) A team of two warps copies a step's lines
-// and reads the table ahead of them into shared memory; what takes its time is waiting (for the table, for a stage, for
-// each other), so that several teams take turns. The ring, the products and the partial sums are those of
-// dweight_kernel.h. What bounds it: filling shared memory, about 28 bytes a cycle.
+// Boxes of one node's batch entries, as in dweight_kernel.h, would be mostly empty, or of one group. So a box has a
+// line for each of a step's positions. What these are is another matter: dweight_column_gather.h,
+// dweight_slot_gather.h. A team of two warps copies a step's lines and reads the table ahead of them into shared
+// memory; what takes its time is waiting (for the table, for a stage, for each other), so that several teams take
+// turns. The ring, the products and the partial sums are those of dweight_kernel.h. What bounds it: filling shared
+// memory, about 28 bytes a cycle.
 #pragma once
 
 #include <cstdint>
 
 #include "gpu/async_copy.h"
-#include "gpu/dweight_taps.h"
 #include "hopper/dweight_bias.h"
 #include "hopper/dweight_producer.h"
 #include "hopper/dweight_products.h"
@@ -30,25 +28,21 @@ inline constexpr int kGatherThreads = 64;  // of a team, one for each position o
 static_assert(kGatherThreads == kStep);
 
 inline constexpr int kGatherLines = kGatherThreads / 8;  // that are copied at once, 8 threads a line
+inline constexpr int kGatherAhead = 4;                   // steps that a team reads the table ahead
+inline constexpr int kGatherPlaces = kGatherAhead + 1;
 
-// What the warps of a team share.
-template <typename Tile>
-struct GatherTable {
-  static constexpr int kAhead = 4, kSteps = kAhead + 1;
-  // The table's entries of the team's next steps; a thread reads its own.
-  int32_t index[kSteps][Tile::kRowBoxes][kStep];
-  // Rows of x, or -1: of a step, and of the one before, which threads may still be copying. A thread's are neighbours.
-  int32_t row[2][Tile::kRowBoxes][kGatherLines][kStep / kGatherLines];
-};
+// Rows of an operand, or -1, that the lines of a box are. A thread's lines are neighbours.
+using GatheredRows = int32_t[kGatherLines][kStep / kGatherLines];
 
-// A tile whose stages leave room for the table.
-template <typename Base>
+// A tile whose stages leave room for what the warps of each team share.
+template <typename Base, typename Table_>
 struct GatherTile : Base {
+  using Table = Table_;
   static constexpr bool kGathers = true;
   // Where there are registers for it, a second warpgroup: two of its warps gather, and two sum rows of g.
   static constexpr bool kHasMoreTeams = LeavesRegisters(Base::kSize);
   static constexpr int kTeams = kHasMoreTeams ? 3 : 2, kThreads = Base::kThreads + (kHasMoreTeams ? 128 : 0);
-  static constexpr int kTableBytes = kTeams * sizeof(GatherTable<Base>), kRoom = Base::kRoom - kTableBytes;
+  static constexpr int kTableBytes = kTeams * sizeof(Table), kRoom = Base::kRoom - kTableBytes;
   static constexpr int kStages = kRoom / Base::kStageBytes < 16 ? kRoom / Base::kStageBytes : 16;
   static constexpr int kSharedBytes = kStages * Base::kStageBytes + 1024 + 256 + kTableBytes;
   static_assert(kStages >= 3 && kStages >= kTeams);
@@ -58,18 +52,15 @@ struct GatherTile : Base {
 };
 
 // A team of warps that gathers: every so manyth of the block's steps. All threads know the tile; each follows one
-// position of these steps through the table.
-template <typename Tile>
-class DweightGatherer {
-  using Table = GatherTable<Tile>;
-  static constexpr int kAdvance = Tile::kTeams * kStep;  // positions from one step of the team to the next
-
+// position of these steps through the table. Self says how:
+//
+//     Enter(segment, step)                    the team comes to a segment; step is its first there
+//     ReadTable(place, exists)                requests what the thread's position of the next step reads
+//     FindRows(place)                         turns that into rows of operands, steps in the same order
+//     LoadStep(ring, segment, position)       issues the copies of the step that starts with a position
+template <typename Tile, typename Self>
+class GatherTeam {
  public:
-  KNNCONV_DEVICE DweightGatherer(const DweightTask& task, const CUtensorMap* g, Table& table, int team, int thread)
-      : task_(task), g_(g), table_(table), thread_(thread), barrier_(1 + team), until_turn_(team) {
-    place_.Advance(team);
-  }
-
   KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
     for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
       const DweightSegment segment = walk.segment();
@@ -83,136 +74,108 @@ class DweightGatherer {
     gpu::WaitForCopies<0>();
   }
 
- private:
-  KNNCONV_DEVICE void RunSegment(const DweightRing<Tile>& ring, const DweightSegment& segment) {
-    const int steps = static_cast<int>(CeilDiv(segment.steps - until_turn_, Tile::kTeams));  // the team's
-    // The thread's position in the first of them.
-    const int64_t first = int64_t{segment.first + until_turn_} * kStep + thread_;
-    until_turn_ += steps * Tile::kTeams - segment.steps;
-    if (steps <= 0) return;
-    const auto outputs = static_cast<uint32_t>(task_.table.outputs);
-    gpu::BatchWalk ahead(segment.list * task_.g_rows + first, kAdvance, outputs), now = ahead;
-    for (int step = 0; step < Table::kAhead; ++step) {
-      ReadTable(step, step < steps && first + step * kAdvance < task_.g_rows, &ahead);
-      gpu::CommitCopies();
-    }
-    int place = 0, later_place = Table::kAhead;
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
-      const int later = step + Table::kAhead;
-      ReadTable(later_place, later < steps && first + later * kAdvance < task_.g_rows, &ahead);
-      gpu::CommitCopies();
-      gpu::WaitForCopies<Table::kAhead>();
-      turn_ ^= 1;
-      FindRows(place, first + step * kAdvance < task_.g_rows, now);
-      now.Advance();
-      SyncThreads(barrier_, kGatherThreads);
-      LoadStep(ring, segment, static_cast<int>(first + step * kAdvance) - thread_);
-      place = place == Table::kSteps - 1 ? 0 : place + 1;
-      later_place = later_place == Table::kSteps - 1 ? 0 : later_place + 1;
-    }
+ protected:
+  KNNCONV_DEVICE GatherTeam(const DweightTask& task, int team, int thread)
+      : task_(task), thread_(thread), barrier_(1 + team), until_turn_(team) {
+    place_.Advance(team);
   }
 
-  // Requests the entries of the thread's position in a later step.
-  KNNCONV_DEVICE void ReadTable(int place, bool exists, gpu::BatchWalk* position) const {
-    if (exists) {
-      const int32_t table_row = task_.groups.Of(position->batch()).first_row + static_cast<int32_t>(position->at());
-      const int32_t* const row = task_.table.indices + int64_t{table_row} * task_.table.neighbours;
-      int slot = first_slot_, channel_box = first_channel_box_;
-#pragma unroll 1
-      for (int box = 0; box < row_boxes_; ++box) {
-        CopyWord(&table_.index[place][box][thread_], row + slot);
-        if (++channel_box == task_.channel_boxes) {
-          channel_box = 0;
-          ++slot;
-        }
-      }
-    }
-    position->Advance();
+  // The column boxes of a segment's tile that exist.
+  KNNCONV_DEVICE int ColumnBoxes(int first_column) const {
+    return min(Tile::kColumnBoxes, (task_.columns - first_column + kBox - 1) / kBox);
   }
 
-  // Turns the entries of the thread's position into rows of x.
-  KNNCONV_DEVICE void FindRows(int place, bool exists, const gpu::BatchWalk& position) const {
-    const int32_t batch_rows = task_.groups.Of(position.batch()).x * task_.table.sources;
-#pragma unroll 1
-    for (int box = 0; box < row_boxes_; ++box) {
-      const int32_t source = table_.index[place][box][thread_];
-      const bool is_row = exists && gpu::IsBelow(source, task_.table.sources);
-      table_.row[turn_][box][thread_ % kGatherLines][thread_ / kGatherLines] = is_row ? batch_rows + source : -1;
-    }
-  }
-
-  // Waits until the stage is free, and issues the copies of the step that starts with a position.
-  KNNCONV_DEVICE void LoadStep(const DweightRing<Tile>& ring, const DweightSegment& segment, int position) {
+  // Issues the copies of a box's lines: those of `rows`, `row_bytes` each, from element `first` of `width` on.
+  KNNCONV_DEVICE void CopyLines(unsigned char* box, const GatheredRows& rows, const void* from, int32_t row_bytes,
+                                int first, int width) const {
     constexpr int kChunk = 8, kThreadsOfLine = kBox / kChunk;
     static_assert(kGatherLines == 8 && kStep / kGatherLines == 8);  // lines 8 apart have the same swizzle
-    const int stage = place_.stage, chunk = thread_ % kThreadsOfLine, first_line = thread_ / kThreadsOfLine;
-    const int32_t row_bytes = task_.channels * 2;
-    Barrier* const full = &ring.full[stage];
-    ring.empty[stage].Wait(place_.parity ^ 1);
-    if (thread_ == 0) {
-      const int first_column = segment.column_tile * Tile::kColumns;
-      const int boxes = min(Tile::kColumnBoxes, (task_.columns - first_column + kBox - 1) / kBox);
-      full->ArriveExpecting(boxes * kBoxBytes);
-      for (int box = 0; box < boxes; ++box) {
-        LoadBox(ring.ColumnBox(stage, box), g_, full, first_column + box * kBox, position, segment.list);
-      }
+    const int chunk = thread_ % kThreadsOfLine, first_line = thread_ / kThreadsOfLine;
+    const uint32_t to = SharedAddress(box) + first_line * kLineBytes + ((chunk ^ first_line) << 4);
+    const int element = first + chunk * kChunk;
+    const char* const at = static_cast<const char*>(from) + element * 2;
+    union {
+      int4 four[2];
+      int32_t one[8];
+    } row;
+    const int4* const lines = reinterpret_cast<const int4*>(rows[first_line]);
+    row.four[0] = lines[0];
+    row.four[1] = lines[1];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const bool exists = element < width && row.one[i] >= 0;
+      CopyChunk(to + i * kGatherLines * kLineBytes, RowAt(at, row.one[i], row_bytes), exists);
     }
-    __syncwarp();
-    uint32_t to = SharedAddress(ring.RowBox(stage, 0)) + first_line * kLineBytes + ((chunk ^ first_line) << 4);
-    int channel = first_channel_box_ * kBox + chunk * kChunk;
+  }
+
+  // The same for all boxes of x, whose rows are rows_of(box).
+  template <typename RowsOf>
+  KNNCONV_DEVICE void CopyRowBoxes(const DweightRing<Tile>& ring, const RowsOf& rows_of) const {
+    int channel_box = first_channel_box_;
 #pragma unroll 1
     for (int box = 0; box < row_boxes_; ++box) {
-      const char* const from = static_cast<const char*>(task_.x) + channel * 2;
-      const bool in_channels = channel < task_.channels;
-      union {
-        int4 four[2];
-        int32_t one[8];
-      } row;
-      const int4* const rows = reinterpret_cast<const int4*>(table_.row[turn_][box][first_line]);
-      row.four[0] = rows[0];
-      row.four[1] = rows[1];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const bool exists = in_channels && row.one[i] >= 0;
-        CopyChunk(to + i * kGatherLines * kLineBytes, RowAt(from, row.one[i], row_bytes), exists);
-      }
-      to += kBoxBytes;
-      channel += kBox;
-      if (channel >= task_.channel_boxes * kBox) channel -= task_.channel_boxes * kBox;
+      CopyLines(ring.RowBox(place_.stage, box), rows_of(box), task_.x, task_.channels * 2, channel_box * kBox,
+                task_.channels);
+      if (++channel_box == task_.channel_boxes) channel_box = 0;
     }
-    full->ArriveAfterCopies();
-    place_.Advance(Tile::kTeams);
   }
 
   const DweightTask& task_;
-  const CUtensorMap* const g_;
-  Table& table_;
-  const int thread_, barrier_;
-  int until_turn_;  // steps of the block before the team's next one
+  const int thread_;
   typename DweightRing<Tile>::Place place_;
   int row_boxes_ = 0, first_slot_ = 0, first_channel_box_ = 0;  // of the tile
-  int turn_ = 0;
+  int turn_ = 0;  // of rows: those of the step before are there, too, since threads may still be copying them
+
+ private:
+  KNNCONV_DEVICE void RunSegment(const DweightRing<Tile>& ring, const DweightSegment& segment) {
+    Self& self = static_cast<Self&>(*this);
+    const int steps = static_cast<int>(CeilDiv(segment.steps - until_turn_, Tile::kTeams));  // the team's
+    int number = segment.first + until_turn_;                                                // of the first of them
+    until_turn_ += steps * Tile::kTeams - segment.steps;
+    if (steps <= 0) return;
+    self.Enter(segment, number);
+    for (int step = 0; step < kGatherAhead; ++step) {
+      self.ReadTable(step, step < steps);
+      gpu::CommitCopies();
+    }
+    int place = 0, later_place = kGatherAhead;
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      self.ReadTable(later_place, step + kGatherAhead < steps);
+      gpu::CommitCopies();
+      gpu::WaitForCopies<kGatherAhead>();
+      turn_ ^= 1;
+      self.FindRows(place);
+      SyncThreads(barrier_, kGatherThreads);
+      ring.empty[place_.stage].Wait(place_.parity ^ 1);
+      self.LoadStep(ring, segment, number * kStep);
+      ring.full[place_.stage].ArriveAfterCopies();
+      place_.Advance(Tile::kTeams);
+      number += Tile::kTeams;
+      place = place == kGatherPlaces - 1 ? 0 : place + 1;
+      later_place = later_place == kGatherPlaces - 1 ? 0 : later_place + 1;
+    }
+  }
+
+  const int barrier_;
+  int until_turn_;  // steps of the block before the team's next one
 };
 
-template <typename T, typename Tile>
+template <typename T, typename Tile, typename Gatherer>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     DweightGatherKernel(const KNNCONV_PARAMETER CUtensorMap g, const KNNCONV_PARAMETER DweightTask task) {
   extern __shared__ unsigned char shared[];
-  DweightRing<Tile> ring;
-  ring.stages = shared + (1024 - SharedAddress(shared) % 1024) % 1024;
-  ring.full = reinterpret_cast<Barrier*>(ring.stages + Tile::kStages * Tile::kStageBytes);
-  ring.empty = ring.full + Tile::kStages;
-  auto* const tables = reinterpret_cast<GatherTable<Tile>*>(ring.empty + Tile::kStages);  // of each team
+  const DweightRing<Tile> ring(shared);
+  auto* const tables = reinterpret_cast<typename Tile::Table*>(ring.empty + Tile::kStages);  // of each team
   const int warp = Uniform(static_cast<int>(threadIdx.x / 32)), warpgroup = warp / 4;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
-      ring.full[stage].Init(1 + kGatherThreads);
+      ring.full[stage].Init(kGatherThreads + Gatherer::kOtherArrivals);
       ring.empty[stage].Init(4 * Tile::kWarpgroups);
     }
     FenceBarrierInit();
     FenceAsyncProxy();
-    PrefetchTensorMap(&g);
+    if constexpr (Gatherer::kOtherArrivals > 0) PrefetchTensorMap(&g);
     LaunchDependents();  // the reduction, whose blocks find room when the first of these end
   }
   __syncthreads();
@@ -224,7 +187,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if constexpr (Tile::kMovesRegisters) ShrinkRegisters<Tile::kProducerRegisters>();
     const int pair = (warpgroup == 0 ? warp : warp - Tile::kWarpgroups * 4) * 32 / kGatherThreads;
     if (pair < Tile::kTeams) {
-      DweightGatherer<Tile>(task, &g, tables[pair], pair, thread).Run(ring);
+      Gatherer(task, &g, tables[pair], pair, thread).Run(ring);
     } else if (task.bias_partials != nullptr) {
       SumRows<T, true, kRowTeams>(task, 0, thread);
     }

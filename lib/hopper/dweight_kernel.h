@@ -31,10 +31,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     DweightKernel(const KNNCONV_PARAMETER CUtensorMap x, const KNNCONV_PARAMETER CUtensorMap g,
                   const KNNCONV_PARAMETER DweightTask task) {
   extern __shared__ unsigned char shared[];
-  DweightRing<Tile> ring;
-  ring.stages = shared + (1024 - SharedAddress(shared) % 1024) % 1024;
-  ring.full = reinterpret_cast<Barrier*>(ring.stages + Tile::kStages * Tile::kStageBytes);
-  ring.empty = ring.full + Tile::kStages;
+  const DweightRing<Tile> ring(shared);
   const int warp = Uniform(static_cast<int>(threadIdx.x / 32)), warpgroup = warp / 4;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "hopper/dweight_choice.h"
+#include "hopper/dweight_sizes.h"
 #include "hopper/dweight_strips.h"
 #include "hopper/tensor_map.h"
 

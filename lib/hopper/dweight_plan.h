@@ -32,7 +32,9 @@ struct DweightSchedule {
   int32_t blocks;
   int32_t steps_of_row;    // a row of the table stands for so many steps; 1 where there is none
   int32_t steps;           // of each list, where `offsets` is null
-  const int32_t* offsets;  // the slot order's: 64-bit numbers, low word first; null: all lists have the same depth
+  // Rows of the table before each list, as in the slot order (64-bit numbers, low word first), or steps
+  // (dweight_starts.h); null: all lists have the same depth.
+  const int32_t* offsets;
 
   KNNCONV_HOST_DEVICE int32_t tiles_of_list() const { return row_tiles * column_tiles; }
   KNNCONV_HOST_DEVICE int32_t tiles() const { return lists * tiles_of_list(); }

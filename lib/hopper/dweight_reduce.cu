@@ -187,7 +187,7 @@ gpu::Status RunDweightReduce(const gpu::LaunchSite& site, const gpu::Dweight& dw
   reduction.db = dweight.db;
   reduction.dw_type = dweight.dw_type;
   reduction.db_type = dweight.db_type;
-  reduction.slots_of_list = task.kind == TapsKind::kSlots ? 1 : dweight.slots;
+  reduction.slots_of_list = task.schedule.offsets != nullptr ? 1 : dweight.slots;
   const int64_t bias_blocks =
       dweight.db == nullptr ? 0 : task.results * CeilDiv(dweight.columns, kThreads / kBiasLanes * 4);
   return gpu::LaunchDependent<ReduceKernel>(site, reduction.weight_blocks + bias_blocks, kThreads, reduction);

@@ -15,23 +15,32 @@ enum class TapsKind : int {
   kColumns,
   kSlots,
   kDense,
-  kGathered,  // a table's columns; rows of x are copied one by one
+  kGatheredColumns,  // rows of x are copied one by one
+  kGatheredSlots,    // and rows of g, too
 };
 
-// Groups of kGathered. Entries of the batch are numbered over all of them.
+// Groups of what is gathered. Entries of the batch are numbered over all members of a result.
 struct GatherGroups {
-  gpu::Divisor batch;  // of one group
-  int32_t x_back;      // the same, where groups share x, else 0
-  int32_t table_rows;  // of one group; 0 where they share the table
+  int32_t members, entries;    // of a result; of a member
+  gpu::Divisor by_entries;
+  int32_t x_step, table_step;  // from one member to the next: entries of x, rows of the table
+  int32_t x_gap;               // entries of x between the last of a member and the next one's first
+  gpu::GroupShape results;
+  gpu::GroupStrides x, table;  // of the results, in the same units
 
 #if defined(KNNCONV_KERNELS)
   // What an entry reads: an entry of x, and rows of the table from `first_row` on.
   struct Reads {
     int32_t x, first_row;
   };
-  KNNCONV_DEVICE Reads Of(uint32_t entry) const {
-    const int group = batch.Divide(static_cast<int>(entry)).quotient;
-    return {static_cast<int>(entry) - group * x_back, group * table_rows};
+  // The first entry of a result.
+  KNNCONV_DEVICE Reads StartOf(int32_t result) const {
+    if (result == 0) return {0, 0};
+    return {static_cast<int32_t>(x.Offset(results, result)), static_cast<int32_t>(table.Offset(results, result))};
+  }
+  KNNCONV_DEVICE Reads Of(const Reads& start, uint32_t entry) const {
+    const int member = by_entries.Divide(static_cast<int>(entry)).quotient;
+    return {start.x + static_cast<int>(entry) + member * x_gap, start.first_row + member * table_step};
   }
 #endif
 };
@@ -47,6 +56,10 @@ struct DweightTask {
   gpu::NeighborTable table;
   const int32_t* rows;     // of the slot order's taps
   const int32_t* sources;  // of the slot order's taps
+  // Of kGatheredSlots, whose tables have an order each, of so many entries: the slot order's offsets.
+  const int32_t* slot_offsets;
+  int64_t order_entries;
+  const int32_t* starts;  // of each list's members, in the line of all steps, and its end; likewise
   gpu::DenseTaps dense;
   int32_t pitch;         // of a dense convolution: positions from one line of pixels to the next
   float* partials;       // a tile for each part
@@ -54,7 +67,7 @@ struct DweightTask {
   int32_t results;       // groups of dw
   bool own_g;            // whether each of them has rows of g of its own; kDense only
   int32_t own_images;    // of x, of each of them; 0 where they share x; kDense only
-  GatherGroups groups;   // kGathered only
+  GatherGroups groups;   // of what is gathered
   const void* x;         // [entries * table.sources, channels]; likewise
   int32_t channels;      // likewise
   const void* g;         // [g_rows, columns], of each list that has its own
@@ -67,8 +80,8 @@ struct DweightTask {
     return results < teams ? teams / results : 1;
   }
 
-  // With kSlots a tile's steps are not of all rows of g, with kGathered some rows of a step may count and others not;
-  // there, db is summed from g in memory.
+  // With slots a tile's steps are not of all rows of g; where x is gathered, some rows of a step may count and others
+  // not; there, db is summed from g in memory.
   KNNCONV_HOST_DEVICE bool SumsBoxes() const {
     return bias_partials != nullptr && (kind == TapsKind::kColumns || kind == TapsKind::kDense);
   }
@@ -119,6 +132,12 @@ struct DweightRing {
   unsigned char* stages;
   Barrier* full;
   Barrier* empty;
+
+  // In a block's shared memory, from a multiple of 1024 on.
+  KNNCONV_DEVICE explicit DweightRing(unsigned char* shared)
+      : stages(shared + (1024 - SharedAddress(shared) % 1024) % 1024),
+        full(reinterpret_cast<Barrier*>(stages + Tile::kStages * Tile::kStageBytes)),
+        empty(full + Tile::kStages) {}
 
   KNNCONV_DEVICE unsigned char* RowBox(int stage, int box) const {
     return stages + stage * Tile::kStageBytes + box * Tile::kRowBoxBytes;

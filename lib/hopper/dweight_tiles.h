@@ -59,14 +59,20 @@ inline constexpr DweightTileSize kDweightTiles[] = {
 #undef KNNCONV_TILE_SIZE
 };
 
-// Those of them that also gather rows of x (dweight_gather.h).
+// Those of them that also gather rows of x, over tables without slots and with slots (dweight_gather.h).
 #define KNNCONV_FOR_EACH_GATHER_TILE(apply) \
   apply(3, 1, 64, 1) apply(3, 1, 128, 1) apply(2, 2, 128, 1) apply(2, 1, 256, 1)
+#define KNNCONV_FOR_EACH_SLOT_GATHER_TILE(apply) \
+  apply(1, 1, 64, 1) apply(1, 1, 128, 1) apply(2, 1, 128, 1) apply(2, 1, 256, 1)
 
-constexpr bool CanGather(const DweightTileSize& size) {
+constexpr bool CanGather(const DweightTileSize& size, bool has_slots) {
 #define KNNCONV_IS_TILE(...) \
   if (size == DweightTileSize{__VA_ARGS__}) return true;
-  KNNCONV_FOR_EACH_GATHER_TILE(KNNCONV_IS_TILE)
+  if (has_slots) {
+    KNNCONV_FOR_EACH_SLOT_GATHER_TILE(KNNCONV_IS_TILE)
+  } else {
+    KNNCONV_FOR_EACH_GATHER_TILE(KNNCONV_IS_TILE)
+  }
 #undef KNNCONV_IS_TILE
   return false;
 }

@@ -50,7 +50,17 @@ HOPPER = {
         ("hopper/dweight*.cu", "hopper/dweight*.cc", "hopper/tensor_map.cc"),
         ("check",),
         tuple(
-            ("few", name) for name in ("columns", "slots", "gathered", "gathered_deep", "dense_narrow", "strips_narrow")
+            ("few", name)
+            for name in (
+                "columns",
+                "slots",
+                "gathered",
+                "gathered_deep",
+                "slots_gathered",
+                "slots_of_both",
+                "dense_narrow",
+                "strips_narrow",
+            )
         ),
     ),
     "check_halo": HopperCheck(("hopper/halo*.c*", *SHARED, "gpu/halo*_plan.cc"), ("values",), (("few",),)),

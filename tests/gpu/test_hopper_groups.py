@@ -84,20 +84,47 @@ def test_knn(shape, own, dtype, out_dtype):
 
 
 @pytest.mark.parametrize("own", OWN)
-@pytest.mark.parametrize("shape", [shape for shape in KNN_SHAPES if shape[-1] is None], ids=str)
+@pytest.mark.parametrize("shape", KNN_SHAPES, ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype"), TYPES, ids=str)
 @pytest.mark.parametrize("lead", [(GROUPS,), (1,)], ids=["each", "sum"])
 def test_knn_dweight(shape, own, dtype, out_dtype, lead):
     problem = _problem(shape, dtype, **OWN[own])
-    options = {"num_slots": shape[5], "zero_empty_rows": dtype == F16}
+    options = {"num_slots": shape[6] or shape[5], "zero_empty_rows": dtype == F16}
     found = gpu_dweight_calls.knn_dweight(
-        problem.x, problem.g, problem.indices, out_dtype=out_dtype, kernel="hopper", lead=lead, **options
+        problem.x, problem.g, problem.indices, problem.slots, out_dtype=out_dtype, kernel="hopper", lead=lead, **options
     )
     for i, got in enumerate(found):
-        exact, bound = _stacked(lambda p, i=i: oracle.knn_dweight(p.x, p.g, p.indices, **options)[i], problem)
+        exact, bound = _stacked(lambda p, i=i: oracle.knn_dweight(p.x, p.g, p.indices, p.slots, **options)[i], problem)
         if lead == (1,):
             exact, bound = exact.sum(0, keepdims=True), bound.sum(0, keepdims=True)
         oracle.assert_within_ulp(got, exact, 2 * bound, out_dtype if i == 0 else F32)
+
+
+@pytest.mark.parametrize("shape", [KNN_SHAPES[0], KNN_SHAPES[2]], ids=str)
+@pytest.mark.parametrize("x", ["of all", "of models", "of samples"])
+def test_knn_dweight_of_models_of_samples(shape, x):
+    """A gradient for each of two models, summed over three samples with a table each."""
+    models, samples = 2, GROUPS // 2
+    problem = _problem(shape, BF16)
+    g = problem.g.reshape(models, samples, *problem.g.shape[1:])
+    indices = problem.indices[None, :samples]
+    slots = None if problem.slots is None else problem.slots[None, :samples]
+    xs = problem.x.reshape(models, samples, *problem.x.shape[1:])
+    xs = {"of all": xs, "of models": xs[:, :1], "of samples": xs[:1]}[x]
+    options = {"num_slots": shape[6] or shape[5], "zero_empty_rows": True}
+    found = gpu_dweight_calls.knn_dweight(
+        xs, g, indices, slots, out_dtype=F32, kernel="hopper", lead=(models, 1), **options
+    )
+    all_xs = np.broadcast_to(xs, (models, samples, *xs.shape[2:]))
+    for i, got in enumerate(found):
+        exact, bound = np.zeros((2, *got.shape))
+        for model in range(models):
+            for sample in range(samples):
+                table = indices[0, sample], None if slots is None else slots[0, sample]
+                pair = all_xs[model, sample], g[model, sample]
+                exact[model, 0] += oracle.knn_dweight(*pair, *table, **options)[i]
+                bound[model, 0] += oracle.knn_dweight(*(abs(oracle.f64(a)) for a in pair), *table, **options)[i]
+        oracle.assert_within_ulp(got, exact, 2 * bound, F32)
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16])

@@ -79,6 +79,13 @@ void CheckFamilies() {
   Require("dweight 3 -> 64, stride 2", Ask(Gradient(128, 49, 3, 64), Pixels(224, 7, 2), kH200) == kHopperPatches);
   Require("dweight 3 -> 64, ragged", Ask(Gradient(128, 49, 3, 64), Pixels(220, 7, 2), kH200) == kHaloPatches);
   Require("dweight 4 -> 64, stride 2", Ask(Gradient(128, 49, 4, 64), Pixels(224, 7, 2), kH200) == kHaloPatches);
+  for (int columns : {8, 16, 32}) {
+    Require("dweight of 8 channels", Ask(Gradient(256, 9, 8, columns), Pixels(32), kH200) == kHaloPatches);
+    Require("dweight of 16 channels", Ask(Gradient(256, 9, 16, columns), Pixels(32), kH200) == kHopperPatches);
+  }
+  Require("dweight 8 -> 64", Ask(Gradient(256, 9, 8, 64), Pixels(32), kH200) == kHopperPatches);
+  Require("dweight 8 -> 8, Hopper",
+          Ask(Gradient(256, 9, 8, 8), Pixels(32), kH200, Wanted(KernelFamily::kHopper)) == kHopperPatches);
   Require("dweight 32 -> 64", Ask(Gradient(256, 9, 32, 64), Pixels(16), kH200) == kHopperPatches);
   Require("dweight 32 -> 64 on 8.0", Ask(Gradient(256, 9, 32, 64), Pixels(16), kA100) == kHaloPatches);
   Require("dweight 8x8 pixels", Ask(Gradient(256, 9, 32, 32), Pixels(8), kH200) == kTiles);
@@ -105,6 +112,13 @@ GroupStrides Step(int64_t matrix) {
   return strides;
 }
 
+GroupStrides Steps(int64_t first, int64_t second) {
+  GroupStrides strides;
+  strides.step[0] = first;
+  strides.step[1] = second;
+  return strides;
+}
+
 void CheckGroups() {
   const auto hopper = Wanted(KernelFamily::kHopper);
   ColumnTaps taps = Neighbours(4096, 4096, 16);
@@ -118,9 +132,29 @@ void CheckGroups() {
   dweight.g_groups = Step(4096 * 64);
   dweight.shapes = {Shape({16}), Shape({1})};
   Require("dweight a sample", Ask(dweight, taps, kH200) == kHopperTiles);
-  dweight.shapes = {Shape({1, 4}), Shape({4, 1})};
-  Require("dweight of both", Ask(dweight, taps, kH200, hopper) == kNone);
   dweight.shapes = {Shape({1}), Shape({16})};
+  SlotTaps slots = Slots(4096, 4096, 16, 27);
+  dweight.slots = 27;
+  Require("dweight of one table with slots", Ask(dweight, slots, kH200) == kHopperTiles);
+  slots.index_groups = slots.slot_groups = slots.row_groups = slots.source_groups = Step(4096 * 16);
+  slots.offset_groups = Step(2 * 28);
+  Require("dweight of a table with slots a sample", Ask(dweight, slots, kH200) == kHopperTiles);
+  slots.slot_groups = {};
+  Require("dweight of indices a sample", Ask(dweight, slots, kH200, hopper) == kNone);
+  dweight.slots = 16;
+  // Samples of each of 4 models, which all have the same tables.
+  dweight.shapes = {Shape({4, 1}), Shape({1, 16})};
+  dweight.x_groups = dweight.g_groups = Steps(16 * 4096 * 64, 4096 * 64);
+  taps.index_groups = Steps(0, 4096 * 16);
+  Require("dweight of models of samples", Ask(dweight, taps, kH200) == kHopperTiles);
+  dweight.g_groups = Steps(0, 4096 * 64);
+  Require("dweight of models of one g", Ask(dweight, taps, kH200, hopper) == kNone);
+  dweight.shapes = {Shape({1, 4}), Shape({16, 1})};
+  dweight.g_groups = Steps(4 * 4096 * 64, 4096 * 64);
+  Require("dweight of samples of models", Ask(dweight, taps, kH200, hopper) == kNone);
+  dweight.shapes = {Shape({1}), Shape({16})};
+  dweight.x_groups = dweight.g_groups = Step(4096 * 64);
+  taps.index_groups = Step(4096 * 16);
   dweight.partial_elements = 70000;  // 6 tiles of 192 x 64 have more
   Require("dweight without room", Ask(dweight, taps, kH200, hopper) == kNone);
   Dweight images = Gradient(1, 9, 64, 64);
@@ -130,7 +164,6 @@ void CheckGroups() {
   Require("dweight of each image of 49 pixels", Ask(images, Pixels(7), kH200) == kTiles);
   images.x_groups = {};
   Require("dweight of one image and each g", Ask(images, Pixels(7), kH200) == kHopperTiles);
-  Require("dweight a sample, slots", Ask(dweight, Slots(4096, 4096, 16, 16), kH200, hopper) == kNone);
 }
 
 void CheckTiles() {
@@ -217,6 +250,24 @@ void CheckGathers() {
   Require("50k 256", tile(256, 256, 50000) == Tile{2, 1, 256, 1});
 }
 
+template <typename Taps>
+bool HasCut(const Dweight& dweight, const Taps& taps, const hopper::DweightTileSize& tile, int64_t blocks) {
+  hopper::DweightPlan plan;
+  return hopper::ChooseDweight(dweight, taps, kH200, /*forced=*/true, &plan) &&
+         hopper::kDweightTiles[plan.tile] == tile && plan.blocks == blocks;
+}
+
+// Fewer blocks than multiprocessors, where they cut all tiles alike.
+void CheckCuts() {
+  Require("18 tiles", HasCut(Gradient(256, 9, 256, 256), Neighbours(256, 256, 9), {2, 1, 256, 1}, 126));
+  Require("50 tiles", HasCut(Gradient(128, 25, 256, 256), Neighbours(512, 256, 25), {2, 1, 256, 1}, 125));
+  Require("3 tiles", HasCut(Gradient(128, 9, 64, 64), Neighbours(230, 230, 9), {3, 1, 64, 1}, 129));
+  Require("3 tiles, deep", HasCut(Gradient(256, 9, 64, 64), Neighbours(1024, 1024, 9), {3, 1, 64, 1}, 132));
+  Require("72 tiles", HasCut(Gradient(256, 9, 512, 512), Neighbours(64, 64, 9), {2, 1, 256, 1}, 132));
+  Require("18 tiles of pixels", HasCut(Gradient(128, 9, 256, 256), Pixels(14), {2, 1, 256, 1}, 126));
+  Require("slots", HasCut(Gradient(256, 9, 256, 256), Slots(256, 256, 9, 9), {2, 1, 256, 1}, 132));
+}
+
 void CheckOffsets() {
   Dweight dweight = Gradient(256, 9, 64, 64);
   dweight.x = At(2);
@@ -244,6 +295,7 @@ int main() {
   CheckTiles();
   CheckStrips();
   CheckGathers();
+  CheckCuts();
   CheckOffsets();
   return Result();
 }

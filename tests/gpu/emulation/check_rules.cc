@@ -140,6 +140,14 @@ void CheckFamilies() {
     Require(name + " 32 -> 32 on 8.0", Ask(Image(dinput, 256, 32, 32, 32), kA100) == kHaloPatches);
     Require(name + " 32 -> 32, wmma",
             Ask(Image(dinput, 256, 32, 32, 32), kH200, Wanted(KernelFamily::kAnyPortable)) == kHaloPatches);
+    for (int channels : {8, 16, 24, 32, 64}) {
+      Require(name + " to 8", Ask(Image(dinput, 256, 32, channels, 8), kH200) == kHaloPatches);
+      Require(name + " to 16", Ask(Image(dinput, 256, 32, channels, 16), kH200) == kHopperPatches);
+    }
+    Require(name + " 8 -> 24", Ask(Image(dinput, 256, 32, 8, 24), kH200) == kHaloPatches);
+    Require(name + " 8 -> 8, 7x7", Ask(Image(dinput, 256, 32, 8, 8, 7), kH200) == kHaloPatches);
+    Require(name + " 8 -> 8, Hopper",
+            Ask(Image(dinput, 256, 32, 8, 8), kH200, Wanted(KernelFamily::kHopper)) == kHopperPatches);
     Require(name + " 64 -> 64", Ask(Image(dinput, 256, 16, 64, 64), kH200) == kHopperPatches);
     Require(name + " 64 -> 64 of 8x8 pixels", Ask(Image(dinput, 256, 8, 64, 64), kH200) == kHopperTiles);
     Require(name + " 72 -> 64", Ask(Image(dinput, 256, 16, 72, 64), kH200) == kHopperTiles);
@@ -152,6 +160,7 @@ void CheckFamilies() {
     Require(name + ", bfloat16 on 7.5", Ask(Image(dinput, 8, 16, 64, 64), kT4) == kNone);
   }
   Require("3 -> 32", Ask(Image(false, 256, 32, 3, 32), kH200) == kHopperPatches);
+  Require("3 -> 24", Ask(Image(false, 256, 32, 3, 24), kH200) == kHopperPatches);
   Require("3 -> 32, 5x5", Ask(Image(false, 256, 32, 3, 32, 5), kH200) == kHaloPatches);
   Require("3 -> 64, stride 2", Ask(Image(false, 128, 224, 3, 64, 7, 2), kH200) == kHopperPatches);
   Require("3 -> 64, stride 2, dinput", Ask(Image(true, 128, 224, 3, 64, 7, 2), kH200) == kHopperPatches);

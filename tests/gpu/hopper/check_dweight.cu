@@ -32,7 +32,10 @@ int CheckTiles() {
     if (tile < 0) {
       for (const Case& c : StripCases()) cases.push_back(c);
     }
-    if (tile < 0 || hopper::CanGather(hopper::kDweightTiles[tile])) {
+    if (tile < 0 || hopper::CanGather(hopper::kDweightTiles[tile], /*has_slots=*/true)) {
+      for (const Case& c : SlotGatherCases()) cases.push_back(c);
+    }
+    if (tile < 0 || hopper::CanGather(hopper::kDweightTiles[tile], /*has_slots=*/false)) {
       for (const Case& c : GatherCases()) cases.push_back(c);
       for (const Case& c : GroupCases()) cases.push_back(c);
     }
@@ -49,7 +52,7 @@ int CheckTiles() {
 int CheckFew(const std::vector<std::string>& names) {
   int failures = 0;
   size_t found = 0;
-  for (const std::vector<Case>& cases : {ValueCases(), GatherCases(), StripCases()}) {
+  for (const std::vector<Case>& cases : {ValueCases(), GatherCases(), SlotGatherCases(), StripCases()}) {
     for (const Case& c : cases) {
       if (std::find(names.begin(), names.end(), c.name) == names.end()) continue;
       ++found;
@@ -110,6 +113,9 @@ std::vector<TimedCase> TimedCases() {
       {Groups(Table("per sample 128", 1, 128, 128, 4096, 4096, 16), 16, true, true, true, true), 0, {b, c, d}},
       {Table("one table 128", 1, 128, 128, 65536, 65536, 16), 0, {b, c}},
       {Groups(Table("gradients 64", 1, 64, 64, 4096, 4096, 16), 16, false, true, true, true), 0, {a, b}},
+      {Groups(Table("slots a sample 64", 1, 64, 64, 4096, 4096, 16, 27), 16, true, true, true, true), 0, {h}},
+      {Groups(Table("slots a sample 128", 1, 128, 128, 4096, 4096, 16, 27), 16, true, true, true, true), 0, {f}},
+      {Groups(Table("slots a sample 256", 1, 256, 256, 4096, 4096, 16, 27), 16, true, true, true, true), 0, {c}},
       {Table("slots 64", 256, 64, 64, 1024, 1024, 9, 9), 0.09, {h}},
       {Table("slots 128", 256, 128, 128, 512, 512, 9, 9), 0.098, {f}},
       {Table("slots 256", 256, 256, 256, 256, 256, 9, 9), 0.141, {b, c}},

@@ -1,6 +1,7 @@
 // What check_dweight.cu computes: small cases of every kind, and the shapes whose times matter.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -11,17 +12,36 @@ struct Case {
   int batch, channels, columns;
   int sources, outputs, neighbours, slots;                            // of a table
   int in[2], kernel[2], stride[2], padding[2], dilation[2], out[2];  // of a dense convolution
-  int groups;       // of operands
-  bool are_summed;  // in one gradient; else each has its own
-  bool own_x, own_g, own_table;
+  // Groups have three dimensions: two of the result, and one that is summed. Of an operand, bit d says whether it has
+  // dimension d; else that shares it.
+  int dims[3];
+  unsigned own_x, own_g, own_table;
 
-  int results() const { return are_summed ? 1 : groups; }
+  int results() const { return dims[0] * dims[1]; }
+  int groups() const { return results() * dims[2]; }
+
+  static bool Has(unsigned own, int d) { return (own >> d & 1) != 0; }
+  // Matrices of an operand; from one to the next along a dimension; and the one of a group.
+  int MatricesOf(unsigned own) const { return StepOf(own, -1); }
+  int StepOf(unsigned own, int d) const {
+    int step = d < 0 || Has(own, d) ? 1 : 0;
+    for (int inner = d + 1; inner < 3; ++inner) step *= Has(own, inner) ? dims[inner] : 1;
+    return step;
+  }
+  int MatrixOf(unsigned own, int group) const {
+    int matrix = 0;
+    for (int d = 2; d >= 0; --d) {
+      matrix += group % dims[d] * StepOf(own, d);
+      group /= dims[d];
+    }
+    return matrix;
+  }
 };
 
 inline Case Table(std::string name, int batch, int c, int o, int n, int m, int k, int v = 0) {
   Case t = {};
   t.name = name;
-  t.groups = 1;
+  t.dims[0] = t.dims[1] = t.dims[2] = 1;
   t.is_table = true;
   t.has_slots = v > 0;
   t.has_holes = true;
@@ -34,7 +54,7 @@ inline Case Dense(std::string name, int batch, int h, int w, int c, int o, std::
                   std::array<int, 2> stride, std::array<int, 2> pad, std::array<int, 2> dilation) {
   Case t = {};
   t.name = name;
-  t.groups = 1;
+  t.dims[0] = t.dims[1] = t.dims[2] = 1;
   t.batch = batch, t.channels = c, t.columns = o, t.slots = kernel[0] * kernel[1];
   const int in[2] = {h, w};
   for (int d = 0; d < 2; ++d) {
@@ -53,11 +73,18 @@ inline Case Dense(std::string name, int batch, int h, int w, int c, int o, int f
   return Dense(name, batch, h, w, c, o, {f, f}, {stride, stride}, {pad, pad}, {dilation, dilation});
 }
 
-inline Case Groups(Case c, int groups, bool are_summed, bool own_x, bool own_g, bool own_table) {
-  c.groups = groups;
-  c.are_summed = are_summed;
+inline Case Groups(Case c, const std::array<int, 3>& dims, unsigned own_x, unsigned own_g, unsigned own_table) {
+  std::copy(dims.begin(), dims.end(), c.dims);
   c.own_x = own_x, c.own_g = own_g, c.own_table = own_table;
   return c;
+}
+
+// Of one dimension, which is summed or is the result's, too.
+inline Case Groups(Case c, int groups, bool are_summed, bool own_x, bool own_g, bool own_table) {
+  const int d = are_summed ? 2 : 1;
+  std::array<int, 3> dims = {1, 1, 1};
+  dims[d] = groups;
+  return Groups(c, dims, unsigned{own_x} << d, unsigned{own_g} << d, unsigned{own_table} << d);
 }
 
 inline std::vector<Case> ValueCases() {
@@ -111,6 +138,28 @@ inline std::vector<Case> GroupCases() {
       Groups(Table("gradients_of_a_table", 40, 72, 88, 23, 15, 9), 3, false, true, true, false),
       Groups(Table("gradients_of_tables", 2, 136, 64, 23, 45, 5), 4, false, false, true, true),
       Groups(Table("gradients_of_g", 3, 64, 256, 23, 45, 3), 150, false, false, true, false),
+      Groups(Table("models_of_samples", 1, 64, 72, 50, 41, 9), {1, 3, 5}, 0b110, 0b110, 0b100),
+      Groups(Table("models_of_one_x", 3, 64, 64, 50, 41, 4), {1, 4, 3}, 0b100, 0b110, 0b100),
+      Groups(Table("models_of_one_table", 2, 72, 64, 50, 37, 4), {1, 4, 3}, 0b010, 0b110, 0b000),
+      Groups(Table("models_by_sample", 1, 64, 128, 50, 41, 9), {3, 4, 1}, 0b010, 0b011, 0b010),
+      Groups(Table("some_of_each", 2, 136, 64, 33, 29, 5), {3, 2, 4}, 0b101, 0b111, 0b110),
+  };
+}
+
+// Tables with slots, whose rows of x and of g are gathered: small batches, and groups of all kinds.
+inline std::vector<Case> SlotGatherCases() {
+  return {
+      Table("slots_gathered", 1, 64, 64, 300, 257, 9, 27),
+      Table("slots_gathered_wide", 3, 200, 328, 41, 137, 5, 3),
+      Table("slots_gathered_batch", 31, 72, 88, 23, 45, 9, 7),
+      Table("slots_gathered_deep", 2, 136, 72, 90, 4100, 3, 2),
+      Table("slots_gathered_narrow", 5, 8, 24, 30, 20, 3, 150),
+      Groups(Table("slots_per_sample", 1, 64, 64, 90, 137, 9, 7), 6, true, true, true, true),
+      Groups(Table("slots_per_sample_many", 2, 72, 136, 50, 11, 4, 60), 70, true, true, true, true),
+      Groups(Table("slots_split_rows", 40, 64, 72, 50, 41, 4, 5), 4, true, false, true, true),
+      Groups(Table("slots_gradients", 1, 128, 64, 90, 37, 9, 4), 6, false, true, true, false),
+      Groups(Table("slots_of_both", 1, 64, 72, 50, 41, 9, 12), {1, 3, 5}, 0b110, 0b110, 0b100),
+      Groups(Table("slots_some_of_each", 2, 136, 64, 33, 29, 5, 9), {3, 2, 4}, 0b101, 0b111, 0b110),
   };
 }
 

@@ -70,19 +70,19 @@ inline Taps TapsOf(const Case& c, std::mt19937& random) {
 struct Problem {
   gpu::Dweight dweight = {};
   gpu::NeighborTable table = {};
-  gpu::GroupStrides table_groups;
+  gpu::GroupStrides table_groups, offset_groups;  // orders have as many entries as the table
   gpu::DenseTaps dense = {};
-  std::vector<int*> offsets, rows, sources;  // of each group's taps
+  std::vector<int*> offsets, rows, sources;  // of each of the table's matrices, one behind the other
   Case shape;
-  std::vector<Taps> taps;  // of each group
+  std::vector<Taps> taps;  // of each of them
 
-  const Taps& TapsOf(int group) const { return taps[shape.own_table ? group : 0]; }
+  const Taps& TapsOf(int group) const { return taps[shape.MatrixOf(shape.own_table, group)]; }
 };
 
-// Of an operand whose matrices, or the one that all groups share, have `matrix` elements.
-inline gpu::GroupStrides StridesOf(bool own, int64_t matrix) {
+// Of an operand whose matrices have `matrix` elements.
+inline gpu::GroupStrides StridesOf(const Case& c, unsigned own, int64_t matrix) {
   gpu::GroupStrides strides;
-  strides.step[0] = own ? matrix : 0;
+  for (int d = 0; d < 3; ++d) strides.step[d] = c.StepOf(own, d) * matrix;
   return strides;
 }
 
@@ -114,23 +114,38 @@ Problem Make(const Case& c, Element out_type, bool zero_empty_rows, bool positiv
   Problem p;
   std::mt19937 random(seed);
   p.shape = c;
-  const int64_t x_matrix = int64_t{c.batch} * c.sources * c.channels, x_count = c.own_x ? c.groups : 1;
-  const int64_t g_matrix = int64_t{c.batch} * c.outputs * c.columns, g_count = c.own_g ? c.groups : 1;
+  const int64_t x_matrix = int64_t{c.batch} * c.sources * c.channels, x_count = c.MatricesOf(c.own_x);
+  const int64_t g_matrix = int64_t{c.batch} * c.outputs * c.columns, g_count = c.MatricesOf(c.own_g);
   T* const x = Random<T>(x_count * x_matrix, 2 * seed, positive);
   const int64_t pitch = int64_t{c.sources} * c.channels * 2;
   if (c.is_table) CHECK(cudaMemset2D(x, pitch, 0xff, 2 * c.channels, x_count * c.batch));
-  std::vector<int> indices;
-  for (int i = 0; i < (c.own_table ? c.groups : 1); ++i) {
+  const int64_t table_matrix = int64_t{c.outputs} * c.neighbours;
+  const int matrices = c.MatricesOf(c.own_table);
+  std::vector<int> indices, slots, offsets, rows, sources;
+  const auto append = [](const std::vector<int>& of, std::vector<int>* all) {
+    all->insert(all->end(), of.begin(), of.end());
+  };
+  for (int i = 0; i < matrices; ++i) {
     p.taps.push_back(TapsOf(c, random));
     const Taps& taps = p.taps.back();
-    p.offsets.push_back(Device(taps.offsets));
-    p.rows.push_back(Device(taps.rows));
-    p.sources.push_back(Device(taps.order_sources));
-    indices.insert(indices.end(), taps.indices.begin(), taps.indices.end());
+    append(taps.indices, &indices);
+    append(taps.slots, &slots);
+    append(taps.offsets, &offsets);
+    append(taps.rows, &rows);
+    append(taps.order_sources, &sources);
+    rows.resize((i + 1) * table_matrix, INT32_MAX);  // entries behind the last tap are undefined
+    sources.resize((i + 1) * table_matrix, INT32_MIN);
   }
-  p.table = {Device(indices), c.has_slots ? Device(p.taps[0].slots) : nullptr, c.sources, c.outputs, c.neighbours,
-             c.slots, zero_empty_rows && c.is_table};
-  p.table_groups = StridesOf(c.own_table, int64_t{c.outputs} * c.neighbours);
+  int *const all_offsets = Device(offsets), *const all_rows = Device(rows), *const all_sources = Device(sources);
+  for (int i = 0; i < matrices; ++i) {
+    p.offsets.push_back(all_offsets + int64_t{i} * 2 * (c.slots + 1));
+    p.rows.push_back(all_rows + i * table_matrix);
+    p.sources.push_back(all_sources + i * table_matrix);
+  }
+  p.table = {Device(indices), c.has_slots ? Device(slots) : nullptr, c.sources, c.outputs, c.neighbours, c.slots,
+             zero_empty_rows && c.is_table};
+  p.table_groups = StridesOf(c, c.own_table, table_matrix);
+  p.offset_groups = StridesOf(c, c.own_table, 2 * (c.slots + 1));
   for (int d = 0; d < 2; ++d) {
     p.dense.in_size[d] = c.in[d], p.dense.out_size[d] = c.out[d], p.dense.stride[d] = c.stride[d];
     p.dense.padding[d] = c.padding[d], p.dense.dilation[d] = c.dilation[d];
@@ -139,11 +154,13 @@ Problem Make(const Case& c, Element out_type, bool zero_empty_rows, bool positiv
   gpu::Dweight& w = p.dweight;
   w.x = x;
   w.g = Random<T>(g_count * g_matrix, 2 * seed + 1, positive);
-  w.shapes.groups.rank = w.shapes.members.rank = 1;
-  w.shapes.groups.size[0] = c.results();
-  w.shapes.members.size[0] = c.groups / c.results();
-  w.x_groups = StridesOf(c.own_x, x_matrix);
-  w.g_groups = StridesOf(c.own_g, g_matrix);
+  w.shapes.groups.rank = w.shapes.members.rank = 3;
+  for (int d = 0; d < 3; ++d) {
+    w.shapes.groups.size[d] = d < 2 ? c.dims[d] : 1;
+    w.shapes.members.size[d] = d < 2 ? 1 : c.dims[d];
+  }
+  w.x_groups = StridesOf(c, c.own_x, x_matrix);
+  w.g_groups = StridesOf(c, c.own_g, g_matrix);
   const int64_t one_weight = int64_t{c.slots} * c.channels * c.columns, weight = c.results() * one_weight;
   const int64_t one = c.results() * (one_weight + c.columns);
   w.partial_elements = one * (1 + std::max<int64_t>(1, std::min<int64_t>(1024, (1 << 23) / one))) + more_room;
@@ -169,9 +186,7 @@ inline void Free(Problem& p) {
                               static_cast<const void*>(p.table.indices), static_cast<const void*>(p.table.slots)}) {
     CHECK(cudaFree(const_cast<void*>(pointer)));
   }
-  for (const auto* pointers : {&p.offsets, &p.rows, &p.sources}) {
-    for (int* pointer : *pointers) CHECK(cudaFree(pointer));
-  }
+  for (const auto* pointers : {&p.offsets, &p.rows, &p.sources}) CHECK(cudaFree(pointers->front()));
 }
 
 // What `use` makes of the problem's taps, which are of one of three types.
@@ -179,7 +194,8 @@ template <typename Use>
 auto WithTaps(const Problem& p, const Use& use) {
   if (!p.shape.is_table) return use(p.dense);
   if (!p.shape.has_slots) return use(gpu::ColumnTaps{p.table, p.table_groups});
-  return use(gpu::SlotTaps{p.table, p.offsets[0], p.rows[0], p.sources[0], {}, {}, {}, {}, {}});
+  return use(gpu::SlotTaps{p.table, p.offsets[0], p.rows[0], p.sources[0], p.table_groups, p.table_groups,
+                           p.offset_groups, p.table_groups, p.table_groups});
 }
 
 inline bool Takes(const Problem& p) {

@@ -17,8 +17,12 @@ inline void Time(Case c, double target, const std::vector<int>& tiles, Element r
   std::vector<Problem> sets;
   for (int i = 0; i < 3; ++i) {
     sets.push_back(Make<__nv_bfloat16>(c, result, false, false, i + 1, 0));
+    if (i == 0) continue;
+    // Calls of one program have the same room, one after the other.
+    CHECK(cudaFree(sets[i].dweight.partials));
+    sets[i].dweight.partials = sets[0].dweight.partials;
   }
-  const double flops = 2.0 * c.groups * c.batch * c.outputs * c.neighbours * c.channels * c.columns;
+  const double flops = 2.0 * c.groups() * c.batch * c.outputs * c.neighbours * c.channels * c.columns;
   std::printf("%-22s target %.4f:", c.name.c_str(), target);
   for (int tile : tiles) {
     const double ms = Milliseconds(sets, tile);
@@ -31,5 +35,6 @@ inline void Time(Case c, double target, const std::vector<int>& tiles, Element r
     std::fflush(stdout);
   }
   std::printf("\n");
+  for (int i = 1; i < 3; ++i) sets[i].dweight.partials = nullptr;
   for (Problem& p : sets) Free(p);
 }

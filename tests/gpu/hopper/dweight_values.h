@@ -48,12 +48,14 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
   CHECK(cudaMalloc(&size, weight * 8));
   CHECK(cudaMemset(exact, 0, weight * 8));
   CHECK(cudaMemset(size, 0, weight * 8));
-  for (int i = 0; i < c.groups; ++i) {
-    const int table = c.own_table ? i : 0;
-    const int64_t result = c.are_summed ? 0 : i * one_weight;
+  const int64_t x_matrix = int64_t{c.batch} * c.sources * c.channels;
+  const int64_t g_matrix = int64_t{c.batch} * c.outputs * c.columns;
+  for (int i = 0; i < c.groups(); ++i) {
+    const int table = c.MatrixOf(c.own_table, i);
+    const int64_t result = i / c.dims[2] * one_weight;
     Naive<<<dim3((c.columns + 63) / 64, c.channels, c.slots), 64>>>(
-        static_cast<const T*>(p.dweight.x) + i * p.dweight.x_groups.step[0],
-        static_cast<const T*>(p.dweight.g) + i * p.dweight.g_groups.step[0], p.offsets[table], p.rows[table],
+        static_cast<const T*>(p.dweight.x) + c.MatrixOf(c.own_x, i) * x_matrix,
+        static_cast<const T*>(p.dweight.g) + c.MatrixOf(c.own_g, i) * g_matrix, p.offsets[table], p.rows[table],
         p.sources[table], c.batch, c.sources, c.outputs, c.channels, c.columns, exact + result, size + result);
   }
   CHECK(cudaDeviceSynchronize());
@@ -89,12 +91,12 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
       worst = std::max(worst, ratio);
     }
   }
-  std::vector<T> g(size_t(c.own_g ? c.groups : 1) * c.batch * c.outputs * c.columns);
+  std::vector<T> g(c.MatricesOf(c.own_g) * g_matrix);
   CHECK(cudaMemcpy(g.data(), p.dweight.g, g.size() * sizeof(T), cudaMemcpyDeviceToHost));
   int64_t bias_wrong = 0;
   double bias_worst = 0;
   std::vector<double> sums(biases), totals(biases);
-  for (int i = 0; i < c.groups; ++i) {
+  for (int i = 0; i < c.groups(); ++i) {
     const Taps& taps = p.TapsOf(i);
     for (int m = 0; m < c.outputs; ++m) {
       bool counts = !p.table.zero_empty_rows;
@@ -105,10 +107,10 @@ int CheckCase(const Case& c, Element out_type, int tile, bool zero_empty_rows, b
       }
       if (!counts) continue;
       for (int b = 0; b < c.batch; ++b) {
-        const size_t row = size_t(c.own_g ? i : 0) * c.batch * c.outputs + size_t(b) * c.outputs + m;
+        const size_t row = (size_t(c.MatrixOf(c.own_g, i)) * c.batch + b) * c.outputs + m;
         for (int o = 0; o < c.columns; ++o) {
           const double value = static_cast<float>(g[row * c.columns + o]);
-          const int at = (c.are_summed ? 0 : i) * c.columns + o;
+          const int at = i / c.dims[2] * c.columns + o;
           sums[at] += value;
           totals[at] += std::fabs(value);
         }
