@@ -228,6 +228,17 @@ def test_what_is_chosen_may_be_forced(device, cuda):
                 assert jkc.default_config(operation, *operands, config=found, **device) == found
 
 
+@pytest.mark.parametrize("device", [{}, A100], ids=["H200", "A100"])
+def test_mapped_axes_without_entries(device, cuda):
+    calls = [image(4, 32, *channels) for channels in ((3, 32), (8, 8), (32, 32))]
+    calls.append(rows(128, table(400, 300, 9), 3, 96))
+    for operation, operands in (item for one in calls for item in one.items()):
+        first, second, *given = operands
+        mapped = jax.vmap(lambda a, b, operation=operation, given=given: operation(a, b, *given))
+        none = [struct(0, *operand.shape) for operand in (first, second)]
+        assert jkc.default_config(mapped, *none, **device).kernel == "portable"
+
+
 def test_functions_and_arrays(cuda):
     x, weight = jnp.zeros((2, 8, 16, 16, 64), "float16"), np.zeros((3, 3, 64, 64), np.float16)
     found = jkc.default_config(jax.vmap(lambda x: jkc.conv2d(x, weight, config=PORTABLE["config"])), x)

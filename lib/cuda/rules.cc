@@ -162,8 +162,8 @@ Cut CutOf(const gpu::DweightDecision& decision) {
   return std::visit([](const auto& chosen) { return CutOf(chosen); }, decision);
 }
 
-// The fewest slices of partial sums, from `least` to `most`, whose room `choose_with` decides with as it does with that of
-// `most`. Less room rules out what needs it and leaves what was best the best, down to its own need.
+// Slices of partial sums, from `least` to `most`, whose room `choose_with` decides with as it does with that of `most`.
+// Found by halves: the fewest, unless some room between decides otherwise and less room as `most` does.
 template <typename ChooseWith>
 int64_t FewestSlices(const gpu::DweightDecision& decision, int64_t least, int64_t most, const ChooseWith& choose_with) {
   int64_t too_few = least - 1;

@@ -43,15 +43,19 @@ Status TileOf(const DweightSizes& sizes, DweightStaging staging, const Device& d
   if (wanted.columns > 0) tile->columns = wanted.columns;
   const auto fits = [&] { return DweightSharedBytes(tile->rows, tile->columns) <= device.shared_bytes; };
   while (wanted.columns <= 0 && tile->columns > 32 && !fits()) tile->columns /= 2;
-  while (wanted.rows <= 0 && !has_one_height && tile->rows > 32 && !fits()) tile->rows = has_middle_rows ? tile->rows / 2 : 32;
+  while (wanted.rows <= 0 && !has_one_height && tile->rows > 32 && !fits()) {
+    tile->rows = has_middle_rows ? tile->rows / 2 : 32;
+  }
   if (!fits()) {
     return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "the tile fits into the device's shared memory"};
   }
   if (has_one_height && tile->rows != kRowsThroughRegisters) {
-    return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "rows are 64 where operands are staged through registers"};
+    return {gpuErrorInvalidConfiguration, __FILE__, __LINE__,
+            "rows are 64 where operands are staged through registers"};
   }
   if (tile->rows == 64 && !has_middle_rows && !has_one_height) {
-    return {gpuErrorInvalidConfiguration, __FILE__, __LINE__, "rows are 32 or 128 where an operand is staged by elements"};
+    return {gpuErrorInvalidConfiguration, __FILE__, __LINE__,
+            "rows are 32 or 128 where an operand is staged by elements"};
   }
   return {};
 }
@@ -119,7 +123,8 @@ Status Choose(const Dweight& dweight, const Taps& taps, const Device& device, co
   }
   // Where there is nothing to multiply, the portable kernels write the zeros for all.
   const TapsSizes sizes = SizesOf(taps);
-  const bool products = dweight.batch * sizes.positions > 0 && sizes.has_sources && dweight.slots > 0 &&
+  const bool products = dweight.shapes.groups.count() * dweight.shapes.members.count() > 0 &&
+                        dweight.batch * sizes.positions > 0 && sizes.has_sources && dweight.slots > 0 &&
                         dweight.channels > 0 && dweight.columns > 0;
   if (products && !Allows(wanted.kernel, KernelFamily::kPortable)) return Refused(wanted.kernel, __FILE__, __LINE__);
   return ChoosePortable(dweight, sizes, device, wanted, &decision->emplace<DweightLaunch>());

@@ -130,7 +130,8 @@ Status ChooseTapGemm(const TapGemm& gemm, const Device& device, const TileChoice
     }
   }
   // Where there is nothing to multiply, the portable kernels write the bias for all.
-  const bool products = gemm.depth > 0 && gemm.source_rows > 0 && gemm.slots > 0 && gemm.batch * gemm.nodes > 0;
+  const bool products = gemm.groups.count() > 0 && gemm.depth > 0 && gemm.source_rows > 0 && gemm.slots > 0 &&
+                        gemm.batch * gemm.nodes > 0;
   if (products && gemm.columns > 0 && !Allows(wanted.kernel, KernelFamily::kPortable)) {
     return Refused(wanted.kernel, __FILE__, __LINE__);
   }

@@ -75,7 +75,7 @@ bool HasGroups(const Dweight& dweight) {
 // Each result has pixels of its own, in whole steps: the next one's would follow in the last.
 bool FindGroups(const Dweight& dweight, const DenseTaps& taps, DweightGroups* groups) {
   int64_t x, g;
-  if (!FindCounts(dweight, groups) || groups->members > 1) return false;
+  if (!FindCounts(dweight, groups) || groups->members != 1) return false;
   const gpu::GroupShape& shape = dweight.shapes.groups;
   if (!FindStep(shape, dweight.x_groups, &x) || !FindStep(shape, dweight.g_groups, &g)) return false;
   groups->own_x = x > 0;

@@ -19,8 +19,6 @@ struct DweightGroups {
   // Of tables: from one member to the next, entries of x and rows of the table; entries of a table's slot order.
   int32_t x_step = 0, table_step = 0;
   int64_t order_entries = 0;
-
-  int64_t count() const { return int64_t{results} * members; }
 };
 
 // What tiles and cuts follow from.

@@ -115,6 +115,14 @@ def test_empty_batch():
         np.testing.assert_array_equal(oracle.f64(value), np.zeros(value.shape))
 
 
+@pytest.mark.parametrize(("channels", "outputs"), [(64, 64), (32, 32), (3, 32)])
+def test_sums_over_a_mapped_axis_without_entries_are_zeros(channels, outputs):
+    _, _, window = _problem(SHAPES[0], F16, F16)
+    x, g = np.zeros((0, 4, 16, 16, channels), F16), np.zeros((0, 4, 16, 16, outputs), F16)
+    for value in gpu_dweight_calls.dense_dweight(x, g, out_dtype=F32, lead=(1,), **window):
+        np.testing.assert_array_equal(value, np.zeros(value.shape))
+
+
 def test_ones():
     """Counts of taps: 64 x 64 pixels give 4,096 (case 7), and the rim of a SAME window gives less."""
     x, g = np.ones((1, 64, 64, 4), BF16), np.ones((1, 64, 64, 4), BF16)

@@ -164,6 +164,13 @@ void CheckGroups() {
   Require("dweight of each image of 49 pixels", Ask(images, Pixels(7), kH200) == kTiles);
   images.x_groups = {};
   Require("dweight of one image and each g", Ask(images, Pixels(7), kH200) == kHopperTiles);
+  images.shapes = {Shape({1}), Shape({0})};
+  Require("dweight of no members", Ask(images, Pixels(16), kH200) == kTiles);
+  for (int channels : {3, 32}) {
+    Dweight none = Gradient(256, 9, channels, 32);
+    none.shapes = {Shape({0}), Shape({1})};
+    Require("no dweight", Ask(none, Pixels(32), kH200) == kTiles && Ask(none, Pixels(32), kH200, hopper) == kTiles);
+  }
 }
 
 void CheckTiles() {

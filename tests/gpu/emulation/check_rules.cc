@@ -130,6 +130,10 @@ void CheckGroups() {
   hopper::TapForm form;
   Require("images, own weights", hopper::ChooseForm(images, kH200, false, &form) && !form.tile.resident &&
                                      hopper::TileGroups(form) == 8);
+  for (TapGemm none : {Image(false, 256, 32, 3, 32), Image(true, 256, 32, 32, 32), Columns(128, 4085, 964, 121, 3, 96)}) {
+    none.groups = Shape({0});
+    Require("no groups", Ask(none, kH200) == kTiles && Ask(none, kH200, Wanted(KernelFamily::kHopper)) == kTiles);
+  }
 }
 
 void CheckFamilies() {
