@@ -4,8 +4,7 @@ namespace knnconv::gpu {
 
 bool ChooseHalo(const TapGemm& gemm, const Device& device, bool forced, HaloPlan* plan) {
   constexpr int kLeastPixels = 128;  // of a tile
-  const bool empty = gemm.groups.count() == 0 || gemm.batch == 0 || gemm.nodes == 0 || gemm.columns == 0;
-  if (gemm.kind != Taps::kWindow || empty) return false;
+  if (gemm.kind != Taps::kWindow || gemm.batch == 0 || gemm.nodes == 0 || gemm.columns == 0) return false;
   const bool few = (gemm.depth <= 32 && gemm.columns <= 64) || (gemm.depth <= 64 && gemm.columns <= 32);
   if (!forced && (!few || gemm.slots < 2)) return false;
   if (!PlanHalo(gemm, device.multiprocessors, device.shared_bytes, plan)) return false;

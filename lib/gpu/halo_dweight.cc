@@ -10,8 +10,8 @@ bool ChooseHalo(const Dweight& dweight, const DenseTaps& taps, const Device& dev
   const bool few = dweight.channels <= kMostDepth && dweight.columns <= kMostColumns;
   if (!forced && (!few || dweight.slots < 2)) return false;
   const int64_t pixels = dweight.batch * taps.in_size[0] * taps.in_size[1];
-  const bool empty = dweight.shapes.groups.count() == 0 || pixels == 0 || taps.out_size[0] == 0 ||
-                     taps.out_size[1] == 0 || dweight.slots == 0 || dweight.channels == 0 || dweight.columns == 0;
+  const bool empty = pixels == 0 || taps.out_size[0] == 0 || taps.out_size[1] == 0 || dweight.slots == 0 ||
+                     dweight.channels == 0 || dweight.columns == 0;
   if (empty || dweight.shapes.members.count() != 1) return false;
   if (!PlanHaloDweight(dweight, ForwardOf(dweight, taps), device.multiprocessors, device.shared_bytes, plan)) {
     return false;

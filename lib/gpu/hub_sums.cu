@@ -107,52 +107,74 @@ __global__ void __launch_bounds__(kThreads) HubSegments(const KNNCONV_PARAMETER 
   WaitForPrerequisites();
 }
 
-// out[b, hub, :] = sum of the partial rows of the hub whose list begins in `unit`, for the elements [b, :] from kThreads *
-// `part` on, in steps of kThreads * `parts`.
-KNNCONV_DEVICE void AddPartials(const Hubs& hubs, uint32_t group, int64_t unit, int64_t part, int64_t parts) {
+// A hub, whose list begins in unit `first`, there at `row`, and ends in unit `last`; and a share of its work.
+struct HubItem {
+  uint32_t group;
+  int64_t node, first, last, part;
+  int row;
+};
+
+// Calls work(item) for each of `parts` shares of each hub, with all threads in step.
+template <typename Work>
+KNNCONV_DEVICE void ForEachHub(const Hubs& hubs, int64_t parts, const Work& work) {
+  const TapGemm& gemm = hubs.gemm;
+  const auto unit = [&](int64_t item) { return item / parts % hubs.units; };
+  const auto group = [&](int64_t item) { return static_cast<uint32_t>(item / parts / hubs.units); };
+  const auto first_row = [&](int64_t item) { return FirstRow(OffsetsOf(gemm, group(item)), gemm.nodes, unit(item)); };
+  ForEachPicked(
+      gemm.groups.count() * hubs.units * parts, [&](int64_t item) { return first_row(item) >= 0; },
+      [&](int64_t item) {
+        const int row = first_row(item);
+        const Segment segment = FindSegment(OffsetsOf(gemm, group(item)), gemm.nodes, unit(item), row);
+        const int64_t last = (segment.hub_end - 1) / kHubTaps;
+        work(HubItem{group(item), segment.node, unit(item), last, item % parts, row});
+      });
+}
+
+KNNCONV_DEVICE float Partial(const Hubs& hubs, const HubItem& item, int64_t unit, int64_t b, int64_t column) {
+  return hubs.partials[PartialRow(hubs, item.group, unit, unit == item.first ? item.row : 0, b) + column];
+}
+
+KNNCONV_DEVICE void StoreTotal(const Hubs& hubs, const HubItem& item, int64_t b, int64_t column, float sum) {
+  const TapGemm& gemm = hubs.gemm;
+  const int64_t out = ((item.group * gemm.batch + b) * gemm.nodes + item.node) * gemm.columns + column;
+  StoreElement(gemm.out, gemm.out_type, out, sum);
+}
+
+// out[b, hub, :] = sum of the hub's partial rows, for the elements [b, :] from kThreads * `part` on, in steps of
+// kThreads * `parts`.
+KNNCONV_DEVICE void AddPartials(const Hubs& hubs, const HubItem& item, int64_t parts) {
   __shared__ float scratch[kThreads];
   constexpr int kInFlight = 4;
   const TapGemm& gemm = hubs.gemm;
-  const int32_t* offsets = OffsetsOf(gemm, group);
-  const int row = FirstRow(offsets, gemm.nodes, unit);
-  const Segment segment = FindSegment(offsets, gemm.nodes, unit, row);
-  const int64_t last = (segment.hub_end - 1) / kHubTaps, all = gemm.batch * gemm.columns;
+  const int64_t all = gemm.batch * gemm.columns;
   const int width = PowerOfTwo(all, kThreads), lane = threadIdx.x % width, lanes = kThreads / width;
-  for (int64_t first = part * width; first < all; first += parts * width) {
+  for (int64_t first = item.part * width; first < all; first += parts * width) {
     const int64_t at = first + lane, b = at / gemm.columns, p = at % gemm.columns;
     float sum = 0.0f;
     if (at < all) {
-      for (int64_t u = unit + threadIdx.x / width; u <= last; u += kInFlight * lanes) {
+      for (int64_t u = item.first + threadIdx.x / width; u <= item.last; u += kInFlight * lanes) {
         float value[kInFlight] = {};
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i) {
           const int64_t next = u + i * lanes;
-          if (next <= last) value[i] = hubs.partials[PartialRow(hubs, group, next, next == unit ? row : 0, b) + p];
+          if (next <= item.last) value[i] = Partial(hubs, item, next, b, p);
         }
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i) sum += value[i];
       }
     }
     sum = AddColumns(sum, width, scratch);
-    if (static_cast<int>(threadIdx.x) < width && at < all) {
-      const int64_t out = ((group * gemm.batch + b) * gemm.nodes + segment.node) * gemm.columns + p;
-      StoreElement(gemm.out, gemm.out_type, out, sum);
-    }
+    if (static_cast<int>(threadIdx.x) < width && at < all) StoreTotal(hubs, item, b, p, sum);
   }
 }
 
 __global__ void __launch_bounds__(kThreads) HubTotals(const KNNCONV_PARAMETER Hubs hubs, int64_t parts) {
-  const TapGemm& gemm = hubs.gemm;
   if (!HaveHubs(hubs)) return WaitForPrerequisites();
-  const auto unit = [&](int64_t item) { return item / parts % hubs.units; };
-  const auto group = [&](int64_t item) { return static_cast<uint32_t>(item / parts / hubs.units); };
-  ForEachPicked(
-      gemm.groups.count() * hubs.units * parts,
-      [&](int64_t item) { return FirstRow(OffsetsOf(gemm, group(item)), gemm.nodes, unit(item)) >= 0; },
-      [&](int64_t item) {
-        WaitForPrerequisites();
-        AddPartials(hubs, group(item), unit(item), item % parts, parts);
-      });
+  ForEachHub(hubs, parts, [&](const HubItem& item) {
+    WaitForPrerequisites();
+    AddPartials(hubs, item, parts);
+  });
   WaitForPrerequisites();
 }
 
@@ -162,33 +184,20 @@ __global__ void __launch_bounds__(kThreads) HubRows(const KNNCONV_PARAMETER Hubs
   __shared__ SegmentRoom<Reading> room;
   const TapGemm& gemm = hubs.gemm;
   if (!HaveHubs(hubs)) return WaitForPrerequisites();
-  const auto unit = [&](int64_t item) { return item / parts % hubs.units; };
-  const auto group = [&](int64_t item) { return static_cast<uint32_t>(item / parts / hubs.units); };
-  ForEachPicked(
-      gemm.groups.count() * hubs.units * parts,
-      [&](int64_t item) { return FirstRow(OffsetsOf(gemm, group(item)), gemm.nodes, unit(item)) >= 0; },
-      [&](int64_t item) {
-        const int32_t* offsets = OffsetsOf(gemm, group(item));
-        const int64_t first = unit(item), part = item % parts;
-        const int row = FirstRow(offsets, gemm.nodes, first);
-        const Segment segment = FindSegment(offsets, gemm.nodes, first, row);
-        const int64_t last = (segment.hub_end - 1) / kHubTaps;
-        for (int64_t u = first; u <= last; ++u) {
-          SumItem(room, hubs, parts, {group(item), u, part, u == first ? row : 0});
-          __syncthreads();
-        }
-        WaitForPrerequisites();
-        const int64_t all = CeilDiv(gemm.batch - part, parts) * gemm.columns;
-        for (int64_t at = threadIdx.x; at < all; at += kThreads) {
-          const int64_t b = part + at / gemm.columns * parts, p = at % gemm.columns;
-          float sum = 0.0f;
-          for (int64_t u = first; u <= last; ++u) {
-            sum += hubs.partials[PartialRow(hubs, group(item), u, u == first ? row : 0, b) + p];
-          }
-          const int64_t out = ((group(item) * gemm.batch + b) * gemm.nodes + segment.node) * gemm.columns + p;
-          StoreElement(gemm.out, gemm.out_type, out, sum);
-        }
-      });
+  ForEachHub(hubs, parts, [&](const HubItem& item) {
+    for (int64_t u = item.first; u <= item.last; ++u) {
+      SumItem(room, hubs, parts, {item.group, u, item.part, u == item.first ? item.row : 0});
+      __syncthreads();
+    }
+    WaitForPrerequisites();
+    const int64_t all = CeilDiv(gemm.batch - item.part, parts) * gemm.columns;
+    for (int64_t at = threadIdx.x; at < all; at += kThreads) {
+      const int64_t b = item.part + at / gemm.columns * parts, p = at % gemm.columns;
+      float sum = 0.0f;
+      for (int64_t u = item.first; u <= item.last; ++u) sum += Partial(hubs, item, u, b, p);
+      StoreTotal(hubs, item, b, p, sum);
+    }
+  });
   WaitForPrerequisites();
 }
 

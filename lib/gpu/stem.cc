@@ -8,8 +8,7 @@ namespace knnconv::gpu {
 namespace {
 
 bool Plan(const TapGemm& gemm, const Device& device, StemPlan* plan) {
-  const bool empty = gemm.groups.count() == 0 || gemm.batch == 0 || gemm.nodes == 0 || gemm.columns == 0 ||
-                     gemm.source_rows == 0;
+  const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.columns == 0 || gemm.source_rows == 0;
   if (gemm.kind != Taps::kColumns || gemm.transposed || empty) return false;
   if (gemm.depth < 1 || gemm.depth > kStemChannels) return false;
   if (int64_t{gemm.columns} * ElementBytes(gemm.out_type) % 16 != 0 || !IsAligned(gemm.out)) return false;

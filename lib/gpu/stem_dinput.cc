@@ -9,8 +9,7 @@ namespace knnconv::gpu {
 namespace {
 
 bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
-  const bool empty = gemm.groups.count() == 0 || gemm.batch == 0 || gemm.nodes == 0 || gemm.source_rows == 0 ||
-                     gemm.slots == 0;
+  const bool empty = gemm.batch == 0 || gemm.nodes == 0 || gemm.source_rows == 0 || gemm.slots == 0;
   if (gemm.kind != Taps::kSources || !gemm.transposed || empty) return false;
   if (gemm.source_type != gemm.compute_type || !IsAligned(gemm.source) || !IsAligned(gemm.weight)) return false;
   if (gemm.columns < 1 || gemm.columns > kStemChannels) return false;

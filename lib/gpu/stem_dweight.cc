@@ -17,8 +17,7 @@ constexpr int64_t kPartialsOfARow = 25000;
 
 bool Plan(const Dweight& dweight, const ColumnTaps& taps, const Device& device, StemDweightPlan* plan) {
   const NeighborTable& table = taps.table;
-  const bool empty = dweight.shapes.groups.count() == 0 || dweight.batch == 0 || table.outputs == 0 ||
-                     table.sources == 0 || dweight.slots == 0;
+  const bool empty = dweight.batch == 0 || table.outputs == 0 || table.sources == 0 || dweight.slots == 0;
   if (empty || dweight.shapes.members.count() != 1) return false;
   if (dweight.channels < 1 || dweight.channels > kStemChannels) return false;
   if (dweight.columns == 0 || dweight.columns % 8 != 0) return false;
