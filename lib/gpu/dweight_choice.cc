@@ -95,6 +95,12 @@ Status Choose(const Dweight& dweight, const Taps& taps, const Device& device, co
   if (dweight.g_type == Element::kBF16 && device.capability < 80) {  // empty kernels; Python asks before
     return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
   }
+  // Where there is nothing to multiply, the portable kernels write the zeros for all.
+  const TapsSizes sizes = SizesOf(taps);
+  const bool products = dweight.shapes.groups.count() * dweight.shapes.members.count() > 0 &&
+                        dweight.batch * sizes.positions > 0 && sizes.has_sources && dweight.slots > 0 &&
+                        dweight.channels > 0 && dweight.columns > 0;
+  if (!products) return ChoosePortable(dweight, sizes, device, wanted, &decision->emplace<DweightLaunch>());
   if constexpr (kHasHaloKernels && std::is_same_v<Taps, DenseTaps>) {
     if (wanted.kernel == KernelFamily::kByShape && HasHalfTaps(dweight) &&
         ChooseHalo(dweight, taps, device, /*forced=*/false, &decision->emplace<HaloDweightPlan>())) {
@@ -121,12 +127,7 @@ Status Choose(const Dweight& dweight, const Taps& taps, const Device& device, co
   if constexpr (kHasHaloKernels && std::is_same_v<Taps, ColumnTaps>) {
     if (halo && ChooseStem(dweight, taps, device, halo_forced, &decision->emplace<StemDweightPlan>())) return {};
   }
-  // Where there is nothing to multiply, the portable kernels write the zeros for all.
-  const TapsSizes sizes = SizesOf(taps);
-  const bool products = dweight.shapes.groups.count() * dweight.shapes.members.count() > 0 &&
-                        dweight.batch * sizes.positions > 0 && sizes.has_sources && dweight.slots > 0 &&
-                        dweight.channels > 0 && dweight.columns > 0;
-  if (products && !Allows(wanted.kernel, KernelFamily::kPortable)) return Refused(wanted.kernel, __FILE__, __LINE__);
+  if (!Allows(wanted.kernel, KernelFamily::kPortable)) return Refused(wanted.kernel, __FILE__, __LINE__);
   return ChoosePortable(dweight, sizes, device, wanted, &decision->emplace<DweightLaunch>());
 }
 

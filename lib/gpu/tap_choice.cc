@@ -103,6 +103,10 @@ Status ChooseTapGemm(const TapGemm& gemm, const Device& device, const TileChoice
   if (gemm.compute_type == Element::kBF16 && device.capability < 80) {  // empty kernels; Python asks before
     return {gpuErrorNotSupported, __FILE__, __LINE__, "products of bfloat16"};
   }
+  // Where there is nothing to multiply, the portable kernels write the bias for all.
+  const bool products = gemm.groups.count() > 0 && gemm.depth > 0 && gemm.source_rows > 0 && gemm.slots > 0 &&
+                        gemm.batch * gemm.nodes > 0 && gemm.columns > 0;
+  if (!products) return ChoosePortable(gemm, device, wanted, &decision->emplace<TapLaunch>());
   if constexpr (kHasHaloKernels) {
     if (wanted.kernel == KernelFamily::kByShape && HasHalfLines(gemm) &&
         ChooseHalo(gemm, device, /*forced=*/false, &decision->emplace<HaloPlan>())) {
@@ -129,12 +133,7 @@ Status ChooseTapGemm(const TapGemm& gemm, const Device& device, const TileChoice
       return {};
     }
   }
-  // Where there is nothing to multiply, the portable kernels write the bias for all.
-  const bool products = gemm.groups.count() > 0 && gemm.depth > 0 && gemm.source_rows > 0 && gemm.slots > 0 &&
-                        gemm.batch * gemm.nodes > 0;
-  if (products && gemm.columns > 0 && !Allows(wanted.kernel, KernelFamily::kPortable)) {
-    return Refused(wanted.kernel, __FILE__, __LINE__);
-  }
+  if (!Allows(wanted.kernel, KernelFamily::kPortable)) return Refused(wanted.kernel, __FILE__, __LINE__);
   return ChoosePortable(gemm, device, wanted, &decision->emplace<TapLaunch>());
 }
 
