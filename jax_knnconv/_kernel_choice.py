@@ -33,7 +33,7 @@ _FIXED = {
 _FROM_TILE = {"forward": ("wm", "wn"), "dinput": ("wm", "wn"), "dweight": ("bk", "wm", "wn")}  # follow from bm and bn
 _OPERANDS = {"forward": ("x", "weight"), "dinput": ("g", "weight"), "dweight": ("x", "g")}
 _WARPS = 4
-_VECTOR = 8  # 16-bit elements of a 16-byte copy
+VECTOR = 8  # 16-bit elements of a 16-byte copy
 _ROWS_WITHOUT_COPIES = 64  # of tiles that asynchronous copies do not fill; of dweight's where vectors do without them
 _CELLS_BATCH = 8  # up to which dinput in bfloat16 adds up the taps of a cell
 
@@ -62,17 +62,23 @@ class _Call(NamedTuple):
     cells: bool  # dinput adds up the taps of a cell first
 
 
-def _named(operation: str, operands: Sequence[Any]) -> dict[str, Any]:
+def named(operation: str, operands: Sequence[Any]) -> dict[str, Any]:
     """A handler's float operands but the bias, by name, in the order of its signature; none of the cast."""
     names = ("g", "x", "weight") if operation.endswith("_backward") else _OPERANDS.get(operation.rpartition("_")[2], ())
     return dict(zip(names, operands, strict=False))
 
 
-def _describe(operation: str, pass_name: str, operands: Sequence[Any], group_rank: int) -> _Call:
-    """Read a handler's operands, of which the first stand in the order of its signature."""
-    given = _named(operation, operands)
+def channels_of(given: dict[str, Any]) -> tuple[Any, Any]:
+    """C_in and C_out of operands by name."""
     channels = given["x"].shape[-1] if "x" in given else given["weight"].shape[-2]
     outputs = given["g"].shape[-1] if "g" in given else given["weight"].shape[-1]
+    return channels, outputs
+
+
+def _describe(operation: str, pass_name: str, operands: Sequence[Any], group_rank: int) -> _Call:
+    """Read a handler's operands, of which the first stand in the order of its signature."""
+    given = named(operation, operands)
+    channels, outputs = channels_of(given)
     cells = False
     if operation.startswith("knn") and pass_name == "dinput" and given["weight"].dtype == jnp.bfloat16:
         batch = given["g"].shape[group_rank:-2]
@@ -92,15 +98,15 @@ def rounded_first(operation: str, operands: Sequence[Any], spec: Any) -> list[An
       operands: of the handler; their shapes and dtypes are looked at.
       spec: of the call; its config is looked at.
     """
-    named = _named(operation, operands)
+    by_name = named(operation, operands)
     config = getattr(spec, "config", None)
     given = list(operands)
-    if "x" not in named or (config is not None and config.vec is False):
+    if "x" not in by_name or (config is not None and config.vec is False):
         return given
-    x, dtype = named["x"], named["weight" if "weight" in named else "g"].dtype
-    lines = isinstance(x.shape[-1], int) and x.shape[-1] % _VECTOR == 0
+    x, dtype = by_name["x"], by_name["weight" if "weight" in by_name else "g"].dtype
+    lines = isinstance(x.shape[-1], int) and x.shape[-1] % VECTOR == 0
     if x.dtype == jnp.float32 and dtype.itemsize == 2 and lines:
-        given[list(named).index("x")] = jax.core.ShapedArray(x.shape, dtype)
+        given[list(by_name).index("x")] = jax.core.ShapedArray(x.shape, dtype)
     return given
 
 
@@ -112,8 +118,8 @@ def _by_element(config: KernelConfig, pass_name: str, call: _Call) -> str | None
         return "a float32 operand"
     lines = {"C_out": call.outputs} if pass_name == "dinput" else {"C_in": call.channels, "C_out": call.outputs}
     for name, size in lines.items():
-        if isinstance(size, int) and size % _VECTOR:
-            return f"{name} = {size} is no multiple of {_VECTOR}"
+        if isinstance(size, int) and size % VECTOR:
+            return f"{name} = {size} is no multiple of {VECTOR}"
     return None
 
 

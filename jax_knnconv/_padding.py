@@ -12,18 +12,13 @@ from typing import Any
 
 import jax
 
-_LINE = 8  # 16-bit elements of 16 bytes
+from jax_knnconv import _kernel_choice
+
+_LINE = _kernel_choice.VECTOR
 _LEAST_PRODUCTS = 2**26  # of a call
 _MOST_GROWTH = 2  # of what x and y take in memory
 _FEW, _FEW_BESIDE = 32, 64  # channels of the two sides up to which the kernels of few channels take dense calls
 _FEW_OF_STEM = 4  # channels of x up to which those of stems take a table
-# The operands with channels, in the order of the handlers' signatures.
-_NAMES = {
-    "forward": ("x", "weight", "bias"),
-    "dinput": ("g", "weight"),
-    "dweight": ("x", "g"),
-    "backward": ("g", "x", "weight"),
-}
 _TAPS = {
     "forward": 3,
     "dinput": 3,
@@ -45,14 +40,15 @@ def padded(operation: str, operands: Sequence[Any], spec: Any) -> list[Any]:
       spec: of the call; its config is looked at: vec=False asks for the channels that there are.
     """
     layer, _, pass_name = operation.rpartition("_")
-    named = dict(zip(_NAMES.get(pass_name, ()), operands, strict=False))
+    named = _kernel_choice.named(operation, operands)
+    if pass_name == "forward":
+        named["bias"] = operands[len(named)]
     config = getattr(spec, "config", None)
     if spec is None or not named or (config is not None and config.vec is False):
         return list(operands)
     if not all(isinstance(size, int) for operand in operands for size in operand.shape):
         return list(operands)
-    channels = named["x"].shape[-1] if "x" in named else named["weight"].shape[-2]
-    outputs = named["g"].shape[-1] if "g" in named else named["weight"].shape[-1]
+    channels, outputs = _kernel_choice.channels_of(named)
     sizes = _round_up(channels), _round_up(outputs)
     if sizes == (channels, outputs) or not _pays(layer, pass_name, operands, spec, channels, outputs):
         return list(operands)
