@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jax_knnconv._readiness import IMPLEMENTATIONS
+from jax_knnconv._reading import INT32_MAX
 from jax_knnconv.config import KernelConfig
 from jax_knnconv.table import NeighborTable
 
@@ -14,40 +15,40 @@ from jax_knnconv.table import NeighborTable
 def implementation(value: Any) -> str:
     """The name of an implementation."""
     if not isinstance(value, str) or value not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {', '.join(map(repr, IMPLEMENTATIONS))}, got {value!r}")
+        raise ValueError(f"implementation: got {value!r}, expected one of {', '.join(map(repr, IMPLEMENTATIONS))}")
     return value
 
 
 def config(value: Any) -> KernelConfig | None:
     """A kernel config or None."""
     if value is not None and not isinstance(value, KernelConfig):
-        raise TypeError(f"config must be a KernelConfig or None, got {type(value).__name__}")
+        raise TypeError(f"config: got {type(value).__name__}, expected a KernelConfig or None")
     return value
 
 
 def rank(name: str, value: Any, at_least: int, layout: str) -> None:
     """An operand with at least so many dimensions."""
     if value.ndim < at_least:
-        raise ValueError(f"{name} must be {layout}, at least {at_least} dimensions; got shape {tuple(value.shape)}")
+        raise ValueError(f"{name}: got shape {tuple(value.shape)}, expected {layout}, at least {at_least} dimensions")
 
 
 def exact_rank(name: str, value: Any, expected: int, layout: str) -> None:
     """An operand with exactly so many dimensions."""
     if value.ndim != expected:
-        raise ValueError(f"{name} must be {layout}, {expected} dimensions; got shape {tuple(value.shape)}")
+        raise ValueError(f"{name}: got shape {tuple(value.shape)}, expected {layout}, {expected} dimensions")
 
 
 def same(name: str, got: Any, other: str, expected: Any) -> None:
     """Two sizes that must agree."""
     if got != expected:
-        raise ValueError(f"{name} must equal {other}: got {got}, expected {expected}")
+        raise ValueError(f"{name}: got {got}, expected {expected}, {other}")
 
 
 def table(value: Any) -> NeighborTable:
     """A table and nothing else."""
     if not isinstance(value, NeighborTable):
         hint = ": NeighborTable(indices, num_inputs=...) makes one of indices" if hasattr(value, "shape") else ""
-        raise TypeError(f"table must be a NeighborTable, got {type(value).__name__}{hint}")
+        raise TypeError(f"table: got {type(value).__name__}, expected a NeighborTable{hint}")
     return value
 
 
@@ -57,15 +58,15 @@ def rows(name: str, value: Any, layout: str, expected: int, of: str, groups: tup
     same(f"{name}'s rows (its second to last dimension)", value.shape[-2], of, expected)
     if value.ndim - 2 < len(groups) or tuple(value.shape[: len(groups)]) != tuple(groups):
         raise ValueError(
-            f"{name} must begin with the table's dimensions {tuple(groups)}, one table a sample; "
-            f"got shape {tuple(value.shape)}"
+            f"{name}: got shape {tuple(value.shape)}, expected one that begins with the table's dimensions "
+            f"{tuple(groups)}, one table a sample"
         )
 
 
 def bias(value: Any, columns: Any) -> None:
     """A bias of one value an output channel."""
     if value is not None and tuple(value.shape) != (columns,):
-        raise ValueError(f"bias must have shape ({columns},), one value an output channel; got {tuple(value.shape)}")
+        raise ValueError(f"bias: got shape {tuple(value.shape)}, expected ({columns},), one value an output channel")
 
 
 def sizes(name: str, value: Any, expected: int) -> tuple[int, ...]:
@@ -75,21 +76,21 @@ def sizes(name: str, value: Any, expected: int) -> tuple[int, ...]:
     except TypeError:
         found = ()
     if len(found) != expected or not all(isinstance(v, (int, np.integer)) and v >= 0 for v in found):
-        raise ValueError(f"{name} must be {expected} non-negative ints, got {value!r}")
+        raise ValueError(f"{name}: got {value!r}, expected {expected} non-negative ints")
     return tuple(int(v) for v in found)
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
-    """One positive int for both spatial dimensions, or one each."""
+    """One positive int for both spatial dimensions, or one each; XLA takes none of 2**31 and more."""
     entries = (value, value) if isinstance(value, (int, np.integer)) else value
     try:
         entries = tuple(entries)
     except TypeError:
         entries = ()
     if len(entries) != 2 or not all(
-        isinstance(v, (int, np.integer)) and not isinstance(v, bool) and v >= 1 for v in entries
+        isinstance(v, (int, np.integer)) and not isinstance(v, bool) and 1 <= v <= INT32_MAX for v in entries
     ):
-        raise ValueError(f"{name} must be a positive int or a pair of them, got {value!r}")
+        raise ValueError(f"{name}: got {value!r}, expected a positive int less than 2**31 or a pair of them")
     return int(entries[0]), int(entries[1])
 
 
@@ -98,4 +99,4 @@ def entries(name: str, value: Any) -> tuple[Any, ...]:
     try:
         return tuple(value)
     except TypeError:
-        raise ValueError(f"{name} must be a sequence of sizes, got {value!r}") from None
+        raise ValueError(f"{name}: got {value!r}, expected a sequence of sizes") from None

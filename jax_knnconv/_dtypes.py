@@ -29,22 +29,24 @@ def as_operand(name: str, value: Any) -> jax.Array:
         try:
             value = np.asarray(value)
         except ValueError as error:
-            raise ValueError(f"{name} must be an array, got a {given} that makes none ({error})") from error
+            raise ValueError(f"{name}: got a {given} that makes no array, expected an array ({error})") from error
         if value.dtype == object:
-            raise TypeError(f"{name} must be an array of {_NAMES}, got {given}")
+            raise TypeError(f"{name}: got {given}, expected an array of {_NAMES}")
     elif isinstance(value, jax.ShapeDtypeStruct):
-        raise TypeError(f"{name} must be an array, got a ShapeDtypeStruct: jax.eval_shape takes shapes without values")
+        raise TypeError(
+            f"{name}: got a ShapeDtypeStruct, expected an array: jax.eval_shape takes shapes without values"
+        )
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub":
         value = value.astype(np.float32)  # before jax makes 32-bit integers of 64-bit ones
     try:
         dtype = jnp.dtype(value.dtype)
     except TypeError as error:
-        raise TypeError(f"{name} must be {_NAMES}, got {value.dtype}") from error
+        raise TypeError(f"{name}: got {value.dtype}, expected {_NAMES}") from error
     if dtype in _FLOATS:
         return value if isinstance(value, jax.Array) else jnp.asarray(value)
     if dtype == jnp.float64 or jnp.issubdtype(dtype, jnp.integer) or dtype == jnp.bool_:
         return jnp.asarray(value).astype(jnp.float32)
-    raise TypeError(f"{name} must be {_NAMES} (integers, bool and float64 are rounded to float32), got {dtype}")
+    raise TypeError(f"{name}: got {dtype}, expected {_NAMES} (integers, bool and float64 are rounded to float32)")
 
 
 def check_dtype(name: str, dtype: Any) -> Any:
@@ -52,9 +54,9 @@ def check_dtype(name: str, dtype: Any) -> Any:
     try:
         found = jnp.dtype(dtype)
     except TypeError as error:
-        raise TypeError(f"{name} must be {_NAMES}, got {dtype!r}") from error
+        raise TypeError(f"{name}: got {dtype!r}, expected {_NAMES}") from error
     if found not in _FLOATS:
-        raise TypeError(f"{name} must be {_NAMES}, got {found}")
+        raise TypeError(f"{name}: got {found}, expected {_NAMES}")
     return found
 
 
@@ -68,7 +70,7 @@ def resolve(
     for name, value in ((lead_name, lead), *others):
         if compute in _SIXTEEN and value.dtype in _SIXTEEN and value.dtype != compute:
             source = f"{lead_name} is {compute}" if compute_dtype is None else f"compute_dtype is {compute}"
-            raise TypeError(f"{name} must be float32 or {compute}, since {source}; got {value.dtype}")
+            raise TypeError(f"{name}: got {value.dtype}, expected float32 or {compute}, since {source}")
     out = (
         lead.dtype if preferred_element_type is None else check_dtype("preferred_element_type", preferred_element_type)
     )
@@ -83,5 +85,5 @@ def check_precision(precision: Any) -> None:
                 jax.lax.Precision(entry)
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"precision must be None, a jax.lax.Precision, its name, or a pair of them, got {precision!r}"
+                f"precision: got {precision!r}, expected None, a jax.lax.Precision, its name, or a pair of them"
             ) from error

@@ -175,15 +175,15 @@ def _kernel(config: KernelConfig, implementation: str) -> str | None:
     fits = {"wmma": ("portable", "halo"), "hopper": ("hopper",)}.get(implementation)
     if config.kernel is not None and fits is not None and config.kernel not in fits:
         raise ValueError(
-            f"KernelConfig: with implementation={implementation!r}, kernel must be one of {', '.join(map(repr, fits))} "
-            f"or None, got {config.kernel!r}"
+            f"KernelConfig.kernel: got {config.kernel!r} with implementation={implementation!r}, expected one of "
+            f"{', '.join(map(repr, fits))} or None"
         )
     tiles = [name for name in ("bm", "bn", "ksplit", "vec", "async_copy") if getattr(config, name) is not None]
     kernel = config.kernel or ("hopper" if implementation == "hopper" else None)
     if tiles and kernel not in (None, "portable"):
         raise ValueError(
-            f"KernelConfig: {tiles[0]} is the portable kernels' to choose, kernel {kernel!r} has its own; got "
-            f"{tiles[0]}={getattr(config, tiles[0])}"
+            f"KernelConfig.{tiles[0]}: got {getattr(config, tiles[0])} for kernel {kernel!r}, which has its own, "
+            f"expected None: it is the portable kernels' to choose"
         )
     return config.kernel
 
@@ -194,15 +194,18 @@ def _check(config: KernelConfig, pass_name: str, call: _Call) -> None:
         value = getattr(config, name)
         if value is not None and value not in widths:
             raise ValueError(
-                f"KernelConfig: {pass_name} ships tiles of {name} {', '.join(map(str, widths))}, got {value}"
+                f"KernelConfig.{name}: got {value}, expected one of {', '.join(map(str, widths))}, "
+                f"which {pass_name} ships"
             )
     for name, only in _FIXED[pass_name].items():
         value = getattr(config, name)
         if value is not None and value != only:
-            raise ValueError(f"KernelConfig: {pass_name} ships {name} {only} alone, got {value}")
+            raise ValueError(f"KernelConfig.{name}: got {value}, expected {only}, which {pass_name} ships alone")
     _check_parts(config, pass_name)
     if config.async_copy and config.vec is False:
-        raise ValueError("KernelConfig: elements are not staged asynchronously, got vec=False with async_copy=True")
+        raise ValueError(
+            "KernelConfig.async_copy: got True with vec=False, expected None: elements are not staged asynchronously"
+        )
     by_element = _by_element(config, pass_name, call)
     reason = by_element or _not_copied(config, call)
     if reason is None or config.bm is None:
@@ -210,12 +213,13 @@ def _check(config: KernelConfig, pass_name: str, call: _Call) -> None:
     if pass_name == "dweight" and by_element is not None:
         if config.bm == 64:
             raise ValueError(
-                f"KernelConfig: dweight ships tiles of bm 32, 128 where it stages elements ({reason}), got 64"
+                f"KernelConfig.bm: got 64, expected one of 32, 128, which dweight ships where it stages elements "
+                f"({reason})"
             )
     elif config.bm != _ROWS_WITHOUT_COPIES:
         raise ValueError(
-            f"KernelConfig: {pass_name} ships tiles of bm {_ROWS_WITHOUT_COPIES} alone where asynchronous copies do "
-            f"not fill them ({reason}), got {config.bm}"
+            f"KernelConfig.bm: got {config.bm}, expected {_ROWS_WITHOUT_COPIES}, which {pass_name} ships alone where "
+            f"asynchronous copies do not fill tiles ({reason})"
         )
 
 
@@ -225,14 +229,14 @@ def _check_parts(config: KernelConfig, pass_name: str) -> None:
     for name, value in asked.items():
         if config.bm is None or config.bn is None:
             raise ValueError(
-                f"KernelConfig: {name} of {pass_name} follows from bm and bn, and may stand beside both alone; got "
-                f"{name}={value} with bm={config.bm}, bn={config.bn}"
+                f"KernelConfig.{name}: got {value} with bm={config.bm}, bn={config.bn}, expected both beside it, from "
+                f"which {name} of {pass_name} follows"
             )
         ships = _part_of_tile(pass_name, config.bm, config.bn)[name]
         if value != ships:
             raise ValueError(
-                f"KernelConfig: {pass_name} ships {name} {ships} alone in a tile of bm {config.bm}, bn {config.bn}, "
-                f"got {value}"
+                f"KernelConfig.{name}: got {value}, expected {ships}, which {pass_name} ships alone in a tile of bm "
+                f"{config.bm}, bn {config.bn}"
             )
 
 

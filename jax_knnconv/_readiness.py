@@ -141,8 +141,8 @@ def working_kernels(
             return found, None
         if named == family:
             raise ValueError(
-                f"KernelConfig: kernel={family!r} cannot run {operation} here: {reason}; expected kernel=None, which "
-                f"leaves the call to kernels that run, got kernel={family!r}"
+                f"KernelConfig.kernel: got {family!r}, which cannot run {operation} here ({reason}), expected None, "
+                "which leaves the call to kernels that run"
             )
         if found.get("kernel") == family:
             return forced, f"the {family!r} kernels: {reason}"

@@ -79,7 +79,7 @@ def families(backend: Backend, calls: Sequence[HandlerCall], forced: Mapping[str
     for call in calls:
         if call.operation not in PASSES:
             continue
-        if figures is None or not _is_known(call):
+        if figures is None or not is_known(call):
             found |= _allowed(forced, families_here(backend, device))
             continue
         try:
@@ -91,9 +91,12 @@ def families(backend: Backend, calls: Sequence[HandlerCall], forced: Mapping[str
     return found & set(SPECIAL_FAMILIES)
 
 
-def _is_known(call: HandlerCall) -> bool:
-    """Whether all sizes have values that the rules count with."""
-    return all(isinstance(size, int) and size < 1 << 31 for operand in call.operands for size in operand.shape)
+def is_known(call: HandlerCall) -> bool:
+    """Whether all sizes have values that the rules count with, and so has the window."""
+    spec = call.static["spec"]
+    window = (*spec.stride, *spec.padding, *spec.dilation) if isinstance(spec, DenseSpec) else ()
+    sizes = [size for operand in call.operands for size in operand.shape]
+    return all(isinstance(size, int) and abs(size) < 1 << 31 for size in (*sizes, *window, math.prod(spec.slot_dims)))
 
 
 def _allowed(forced: Mapping[str, Any], here: Sequence[str]) -> set[str]:
@@ -124,7 +127,7 @@ def partial_slices(
     if module is None or not gradients or not 0 < len(figures) == len(devices):
         return None
     (gradient,) = gradients
-    if not _is_known(gradient):
+    if not is_known(gradient):
         return None
     try:
         return max(choose(module, gradient, forced, gpu)["partial_slices"] for gpu in figures)
@@ -159,9 +162,9 @@ def choose(module: ModuleType, call: HandlerCall, forced: Mapping[str, Any], dev
         return module.choose_tap_gemm(**asked, **_tap_gemm_sizes(*call))
     except ValueError as unmet:
         raise ValueError(
-            f"KernelConfig: no kernel does what is asked for on {device.multiprocessors} multiprocessors of compute "
-            f"capability {major}.{minor} with {device.shared_bytes} bytes of shared memory a block; expected: {unmet}; "
-            f"got {_fields(forced)}"
+            f"KernelConfig: got {_fields(forced)}, which no kernel does on {device.multiprocessors} multiprocessors of "
+            f"compute capability {major}.{minor} with {device.shared_bytes} bytes of shared memory a block; expected: "
+            f"{unmet}"
         ) from None
 
 

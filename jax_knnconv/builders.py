@@ -128,7 +128,7 @@ def _read_reals(name: str, value: Any) -> np.ndarray:
         raise ValueError(f"{name}: got shape {array.shape}, expected [rows, D] with D >= 1, or groups of them in front")
     array = array.astype(np.float64)
     if not np.isfinite(array).all():
-        raise ValueError(f"{name}: got values that are not finite")
+        raise ValueError(f"{name}: got values that are not finite, expected finite ones")
     return array
 
 

@@ -35,10 +35,10 @@ def cast_operands(
     """
     found = _dtypes.check_dtype("dtype", dtype)
     if found == jnp.float32:
-        raise TypeError("dtype must be float16 or bfloat16, got float32")
+        raise TypeError("dtype: got float32, expected float16 or bfloat16")
     g, x = _dtypes.as_operand("g", g), _dtypes.as_operand("x", x)
     for name, value in (("g", g), ("x", x)):
         if value.dtype not in (found, jnp.float32):
-            raise TypeError(f"{name} must be float32 or {found}, got {value.dtype}")
+            raise TypeError(f"{name}: got {value.dtype}, expected float32 or {found}")
     cotangent, values = vary_together(g, x)
     return fused_cast(cotangent, values, found, _checks.implementation(implementation))

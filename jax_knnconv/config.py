@@ -72,24 +72,26 @@ class KernelConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.kernel, str | None):
-            raise TypeError(f"KernelConfig: kernel must be a str or None, got {self.kernel!r}")
+            raise TypeError(f"KernelConfig.kernel: got {self.kernel!r}, expected a str or None")
         if self.kernel is not None and self.kernel not in KERNELS:
             raise ValueError(
-                f"KernelConfig: kernel must be one of {', '.join(map(repr, KERNELS))} or None, got {self.kernel!r}"
+                f"KernelConfig.kernel: got {self.kernel!r}, expected one of {', '.join(map(repr, KERNELS))} or None"
             )
         for name, multiple in _MULTIPLES.items():
             value = getattr(self, name)
             if value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"KernelConfig: {name} must be an int or None, got {value!r}")
+                raise TypeError(f"KernelConfig.{name}: got {value!r}, expected an int or None")
             if value < 1 or value % multiple:
                 expected = "a positive int" if multiple == 1 else f"a positive multiple of {multiple}"
-                raise ValueError(f"KernelConfig: {name} must be {expected}, got {value}")
+                raise ValueError(f"KernelConfig.{name}: got {value}, expected {expected}")
         for name in ("async_copy", "vec"):
             if not isinstance(getattr(self, name), (bool, type(None))):
-                raise TypeError(f"KernelConfig: {name} must be a bool or None, got {getattr(self, name)!r}")
+                raise TypeError(f"KernelConfig.{name}: got {getattr(self, name)!r}, expected a bool or None")
         for part, whole in (("wm", "bm"), ("wn", "bn")):
             small, large = getattr(self, part), getattr(self, whole)
             if small is not None and large is not None and large % small:
-                raise ValueError(f"KernelConfig: {part} must divide {whole}, got {part}={small}, {whole}={large}")
+                raise ValueError(
+                    f"KernelConfig.{part}: got {small} with {whole}={large}, expected a divisor of {whole}"
+                )

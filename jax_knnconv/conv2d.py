@@ -30,7 +30,7 @@ def _spec(
     stride, dilation = _checks.pair("stride", stride), _checks.pair("dilation", dilation)
     for name, sizes, least in (("the image's (H, W)", input_dims, 0), ("the kernel's (F_H, F_W)", kernel, 1)):
         if not all(isinstance(size, int) and size >= least for size in sizes):
-            raise ValueError(f"{name} must be static sizes of at least {least}, got {tuple(sizes)}")
+            raise ValueError(f"{name}: got {tuple(sizes)}, expected static sizes of at least {least}")
     pads = _window.resolve_padding(padding, input_dims, kernel, stride, dilation)
     output = tuple(
         _window.output_size(size, taps, step, spread, pad)
@@ -228,5 +228,5 @@ def _trailing(name: str, shape: Any, batch: Sequence[Any], count: int) -> tuple[
     shape = _checks.entries(name, shape)
     if len(shape) not in (count, count + len(batch)) or (len(shape) > count and shape[:-count] != tuple(batch)):
         expected = f"{count} sizes, or the batch dimensions {tuple(batch)} and {count} sizes"
-        raise ValueError(f"{name} must be {expected}; got {shape}")
+        raise ValueError(f"{name}: got {shape}, expected {expected}")
     return _checks.sizes(name, shape[-count:], count)

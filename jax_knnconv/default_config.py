@@ -10,10 +10,12 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jax_knnconv import _dispatch, _ffi, _kernel_choice, _readiness, _rules
+from jax_knnconv._reading import check_size
 from jax_knnconv._rules import HandlerCall
 from jax_knnconv.config import KernelConfig
 
 _H200_MULTIPROCESSORS = 132
+_MOST_MULTIPROCESSORS = 2**15 - 1  # that rules count
 
 
 def default_config(
@@ -49,25 +51,36 @@ def default_config(
     Raises:
         ValueError: no tensor-core kernel takes the operands' dtypes, or can do what a given config asks for; the
             operation is not one call of one pass; a size has no value; the compute capability is not known and
-            shared_bytes is not given.
+            shared_bytes is not given; no GPU has so many multiprocessors.
         RuntimeError: there is no CUDA module here.
     """
+    if check_size("multiprocessors", multiprocessors, 1) > _MOST_MULTIPROCESSORS:
+        raise ValueError(f"multiprocessors: got {multiprocessors}, expected at most {_MOST_MULTIPROCESSORS}")
     if shared_bytes is None:
         shared_bytes = _rules.shared_bytes(compute_capability)
     if shared_bytes is None:
-        raise ValueError(f"shared_bytes: must be given for compute capability {compute_capability}, got None")
+        raise ValueError(
+            f"shared_bytes: got None, expected bytes: what compute capability {compute_capability} has is not known"
+        )
     call = _one_call(operation, operands, options)
-    if call.static["implementation"] not in ("auto", "wmma", "hopper"):
-        raise ValueError(f"implementation: {call.static['implementation']!r} has no tensor-core kernels to configure")
+    implementation, configured = call.static["implementation"], ("auto", "wmma", "hopper")
+    if implementation not in configured:
+        raise ValueError(
+            f"implementation: got {implementation!r}, expected one with tensor-core kernels to configure, "
+            f"{', '.join(map(repr, configured))}"
+        )
     unfit = _readiness.takes(call.operation, "cuda", call.operands)
     if unfit is not None:
-        raise ValueError(f"operands: no tensor-core kernel computes this: {unfit}")
-    if not all(isinstance(size, int) for operand in call.operands for size in operand.shape):
-        raise ValueError("operands: got a size without a value, expected ints: the rules look at all of them")
+        raise ValueError(f"operands: got what no tensor-core kernel computes ({unfit}), expected what one does")
+    if not _rules.is_known(call):
+        raise ValueError(
+            "operands: got a size or a number of the window without a value, or too large, expected ints less than "
+            "2**31: the rules look at all of them"
+        )
     backend = _ffi.load_backend("cuda")
     if backend.module is None:
         raise RuntimeError(f"default_config asks the CUDA module for its rules: {backend.reason}")
-    given, forced = _dispatch.for_gpu(call.operation, call.operands, call.static, call.static["implementation"])
+    given, forced = _dispatch.for_gpu(call.operation, call.operands, call.static, implementation)
     device = _rules.DeviceFigures(multiprocessors, compute_capability, shared_bytes)
     chosen = _rules.choose(backend.module, call._replace(operands=given), forced, device)
     return _kernel_choice.config_of(call.operation.rpartition("_")[2], chosen)
@@ -89,7 +102,7 @@ def _one_call(operation: Callable[..., Any], operands: tuple[Any, ...], options:
     if len(found) != 1 or found[0].operation not in _rules.PASSES:
         names = ", ".join(call.operation for call in found) or "none"
         passes = ", ".join(_rules.PASSES)
-        raise ValueError(f"operation: expected a function that calls one pass once ({passes}), got calls of {names}")
+        raise ValueError(f"operation: got calls of {names}, expected a function that calls one pass once ({passes})")
     return found[0]
 
 

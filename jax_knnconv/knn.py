@@ -21,7 +21,7 @@ _X, _WEIGHT, _G = "[..., N, C_in]", "[V, C_in, C_out]", "[..., M, C_out]"
 def _spec(table: Any, empty_rows: Any, implementation: Any, config: Any) -> KnnSpec:
     _checks.table(table)
     if not isinstance(empty_rows, str) or empty_rows not in ("bias", "zero"):
-        raise ValueError(f'empty_rows must be "bias" or "zero", got {empty_rows!r}')
+        raise ValueError(f"empty_rows: got {empty_rows!r}, expected 'bias' or 'zero'")
     return KnnSpec(
         input_dims=(table.num_inputs,),
         output_dims=(table.num_outputs,),

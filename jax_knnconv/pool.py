@@ -41,7 +41,7 @@ def knn_pool(x: jax.typing.ArrayLike, table: NeighborTable, *, kind: str = "max"
     """
     _checks.table(table)
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}, got {kind!r}")
+        raise ValueError(f"kind: got {kind!r}, expected one of {', '.join(map(repr, _KINDS))}")
     x = _dtypes.as_operand("x", x)
     _checks.rows("x", x, "[..., N, C]", table.num_inputs, "the table's num_inputs", table.group_shape)
     leaves = table_operands(table)

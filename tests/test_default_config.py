@@ -252,12 +252,20 @@ X, W = struct(4, 8, 8, 8), struct(3, 3, 8, 8)
 SINGLE = [jax.ShapeDtypeStruct(operand.shape, "float32") for operand in (X, W)]
 BACKWARD = struct(4, 3, 8), struct(4, 5, 8), struct(2, 8, 8), table(5, 3, 2)
 ERRORS = {
-    "two passes": (jkc.knn_backward, BACKWARD, {}, "operation: expected .*one pass once.*got .*knn_backward"),
+    "two passes": (jkc.knn_backward, BACKWARD, {}, "operation: got .*knn_backward, expected .*one pass once"),
     "no pass": (jnp.sin, (X,), {}, "operation: .*got calls of none"),
     "float32": (jkc.conv2d, SINGLE, {}, "operands: .*float16 or bfloat16"),
-    "xla": (jkc.conv2d, (X, W), {"implementation": "xla"}, "implementation: 'xla'"),
+    "xla": (jkc.conv2d, (X, W), {"implementation": "xla"}, "implementation: got 'xla', expected"),
     "capability": (jkc.conv2d, (X, W), {"compute_capability": (6, 1)}, r"shared_bytes: .*\(6, 1\)"),
-    "tile": (jkc.conv2d, (X, W), {"config": jkc.KernelConfig(bm=32)}, "bm 16, 64, 128, got 32"),
+    "no multiprocessors": (jkc.conv2d, (X, W), {"multiprocessors": 0}, "multiprocessors: got 0, expected at least 1"),
+    "too many": (jkc.conv2d, (X, W), {"multiprocessors": 2**15}, "multiprocessors: got 32768, expected at most 32767"),
+    "window": (
+        jkc.conv2d,
+        (X, struct(5, 5, 8, 8)),
+        {"dilation": 2**31 - 1},
+        r"operands: got .*too large, expected ints less than 2\*\*31",
+    ),
+    "tile": (jkc.conv2d, (X, W), {"config": jkc.KernelConfig(bm=32)}, "bm: got 32, expected one of 16, 64, 128"),
 }
 
 
@@ -281,13 +289,13 @@ def test_what_a_device_cannot_do(cuda):
     large = {"config": jkc.KernelConfig(bm=128, bn=128)}
     assert jkc.default_config(jkc.conv2d_dweight, *operands, **large, **A100).bn == 128
     with pytest.raises(
-        ValueError, match="tile fits into the device's shared memory; got kernel=portable, bm=128, bn=128"
+        ValueError, match=r"got kernel=portable, bm=128, bn=128, .*: the tile fits into the device's shared memory"
     ):
         jkc.default_config(jkc.conv2d_dweight, *operands, **large, compute_capability=(8, 9))
     smaller = jkc.default_config(jkc.conv2d_dweight, *operands, **PORTABLE, compute_capability=(8, 9))
     assert (smaller.bm, smaller.bn) == (128, 64)
     with pytest.raises(
-        ValueError, match="partials have room for a slice of each group; got kernel=portable, ksplit=1000"
+        ValueError, match=r"got kernel=portable, ksplit=10000, .*: partials have room for a slice of each group"
     ):
         jkc.default_config(jkc.conv2d_dweight, *operands, config=jkc.KernelConfig(ksplit=10000))
 

@@ -129,13 +129,15 @@ def test_tiles_that_copies_cannot_fill(layer, given, passes, reason, monkeypatch
         for rows in ships:
             assert choices(operation, config=jkc.KernelConfig(bm=rows))["tile"] == [rows, -1, -1]
         for rows in ships_not:
-            with pytest.raises(ValueError, match=rf"{name} ships tiles of bm .*\({reason}\), got {rows}"):
+            with pytest.raises(ValueError, match=rf"bm: got {rows}, .*which {name} ships .*\({reason}\)"):
                 choices(operation, config=jkc.KernelConfig(bm=rows))
 
 
 def test_tiles_of_cells(monkeypatch):
     config = jkc.KernelConfig(bm=128)
-    with pytest.raises(ValueError, match=r"dinput ships tiles of bm 64 alone .*\(bfloat16 with a batch of at most 8\)"):
+    with pytest.raises(
+        ValueError, match=r"expected 64, which dinput ships alone .*\(bfloat16 with a batch of at most 8\)"
+    ):
         choices("knn_dinput", config=config)
     tables = jkc.NeighborTable(np.zeros((9, 3, 2), int), num_inputs=3)  # one a sample: a group each, of batch 1
     for batch, dtype, table, ships in (
@@ -185,26 +187,34 @@ def test_sizes_without_a_value_may_fit():
 @pytest.mark.parametrize(
     ("operation", "fields", "message"),
     [
-        ("dense_forward", {"bm": 32}, "forward ships tiles of bm 16, 64, 128, got 32"),
-        ("knn_dinput", {"bn": 16}, "dinput ships tiles of bn 32, 64, 128, got 16"),
-        ("dense_dweight", {"bm": 16}, "dweight ships tiles of bm 32, 64, 128, got 16"),
-        ("knn_backward", {"bm": 16}, "dinput ships tiles of bm 64 alone .*batch of at most 8\\), got 16"),
-        ("knn_backward", {"bm": 32}, "dinput ships tiles of bm 16, 64, 128, got 32"),
-        ("dense_dinput", {"bk": 32}, "dinput ships bk 64 alone, got 32"),
-        ("knn_forward", {"rb": 4}, "forward ships rb 1 alone, got 4"),
-        ("knn_forward", {"ksteps": 3}, "forward ships ksteps 2 alone, got 3"),
-        ("knn_dweight", {"ksteps": 2}, "dweight ships ksteps 3 alone, got 2"),
-        ("knn_forward", {"wm": 32}, "wm of forward follows from bm and bn.*; got wm=32 with bm=None, bn=None"),
-        ("knn_dweight", {"bm": 64, "bk": 32}, "bk of dweight follows from bm and bn.*got bk=32 with bm=64, bn=None"),
-        ("knn_forward", {"bm": 128, "bn": 128, "wm": 32}, "ships wm 64 alone in a tile of bm 128, bn 128, got 32"),
-        ("dense_dinput", {"bm": 16, "bn": 128, "wn": 64}, "ships wn 32 alone in a tile of bm 16, bn 128, got 64"),
-        ("dense_dweight", {"bm": 32, "bn": 128, "wn": 64}, "ships wn 32 alone in a tile of bm 32, bn 128, got 64"),
-        ("dense_dweight", {"bm": 128, "bn": 64, "bk": 64}, "ships bk 32 alone in a tile of bm 128, bn 64, got 64"),
-        ("knn_dweight", {"bm": 32, "async_copy": False}, r"dweight ships .*bm 64 alone .*\(async_copy=False\), got 32"),
-        ("dense_dweight", {"bm": 64, "vec": False}, r"bm 32, 128 where it stages elements \(vec=False\), got 64"),
-        ("knn_forward", {"vec": False, "async_copy": True}, "got vec=False with async_copy=True"),
-        ("knn_forward", {"kernel": "hopper", "bm": 64}, "kernel 'hopper' has its own; got bm=64"),
-        ("knn_dweight", {"kernel": "halo", "ksplit": 2}, "kernel 'halo' has its own; got ksplit=2"),
+        ("dense_forward", {"bm": 32}, "bm: got 32, expected one of 16, 64, 128, which forward ships"),
+        ("knn_dinput", {"bn": 16}, "bn: got 16, expected one of 32, 64, 128, which dinput ships"),
+        ("dense_dweight", {"bm": 16}, "bm: got 16, expected one of 32, 64, 128, which dweight ships"),
+        ("knn_backward", {"bm": 16}, "bm: got 16, expected 64, which dinput ships alone .*batch of at most 8"),
+        ("knn_backward", {"bm": 32}, "bm: got 32, expected one of 16, 64, 128, which dinput ships"),
+        ("dense_dinput", {"bk": 32}, "bk: got 32, expected 64, which dinput ships alone"),
+        ("knn_forward", {"rb": 4}, "rb: got 4, expected 1, which forward ships alone"),
+        ("knn_forward", {"ksteps": 3}, "ksteps: got 3, expected 2, which forward ships alone"),
+        ("knn_dweight", {"ksteps": 2}, "ksteps: got 2, expected 3, which dweight ships alone"),
+        ("knn_forward", {"wm": 32}, "wm: got 32 with bm=None, bn=None, expected both .*wm of forward follows"),
+        ("knn_dweight", {"bm": 64, "bk": 32}, "bk: got 32 with bm=64, bn=None, expected both .*bk of dweight follows"),
+        ("knn_forward", {"bm": 128, "bn": 128, "wm": 32}, "wm: got 32, expected 64, .* in a tile of bm 128, bn 128"),
+        ("dense_dinput", {"bm": 16, "bn": 128, "wn": 64}, "wn: got 64, expected 32, .* in a tile of bm 16, bn 128"),
+        ("dense_dweight", {"bm": 32, "bn": 128, "wn": 64}, "wn: got 64, expected 32, .* in a tile of bm 32, bn 128"),
+        ("dense_dweight", {"bm": 128, "bn": 64, "bk": 64}, "bk: got 64, expected 32, .* in a tile of bm 128, bn 64"),
+        (
+            "knn_dweight",
+            {"bm": 32, "async_copy": False},
+            r"bm: got 32, expected 64, which dweight .*\(async_copy=False\)",
+        ),
+        (
+            "dense_dweight",
+            {"bm": 64, "vec": False},
+            r"bm: got 64, expected one of 32, 128, .*stages elements \(vec=False\)",
+        ),
+        ("knn_forward", {"vec": False, "async_copy": True}, "async_copy: got True with vec=False, expected"),
+        ("knn_forward", {"kernel": "hopper", "bm": 64}, "bm: got 64 for kernel 'hopper', which has its own"),
+        ("knn_dweight", {"kernel": "halo", "ksplit": 2}, "ksplit: got 2 for kernel 'halo', which has its own"),
     ],
 )
 def test_impossible_configs_raise_where_a_gpu_is_lowered_for(operation, fields, message):
@@ -227,6 +237,6 @@ def test_configs_are_not_looked_at_where_nothing_has_tiles(modules):
 def test_a_kernel_and_an_implementation_must_agree():
     for implementation, kernel in (("wmma", "hopper"), ("hopper", "portable"), ("hopper", "halo")):
         given = {"implementation": implementation, "config": jkc.KernelConfig(kernel=kernel)}
-        with pytest.raises(ValueError, match=rf"implementation='{implementation}'.*got '{kernel}'"):
+        with pytest.raises(ValueError, match=rf"kernel: got '{kernel}' with implementation='{implementation}'"):
             lowered(functools.partial(PASSES["knn_forward"], **given))
     assert choices("dense_forward", config=jkc.KernelConfig(kernel="halo"), implementation="wmma") == {"kernel": "halo"}

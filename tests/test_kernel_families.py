@@ -119,7 +119,7 @@ def test_where_all_fail_pure_jax_runs(card):
 
 def test_what_a_config_names_must_run(card):
     card.errors["hopper"] = NO_CODE
-    message = r"KernelConfig: kernel='hopper' cannot run knn_forward here: its smoke call failed: .*no kernel image"
+    message = r"kernel: got 'hopper', which cannot run knn_forward here \(its smoke call failed: .*no kernel image"
     with pytest.raises(ValueError, match=message):
         choices("knn_forward", config=jkc.KernelConfig(kernel="hopper"))
     assert choices("knn_forward", config=jkc.KernelConfig(kernel="halo")) == {"kernel": "halo"}
@@ -198,9 +198,7 @@ def test_what_the_gpu_here_cannot_do_raises_where_it_is_lowered_for(operation, m
     module = types.SimpleNamespace(choose_tap_gemm=refuse, choose_dweight=refuse)
     modules["cuda"] = modules["cuda"]._replace(module=module)
     lowered(PASSES[operation])  # nothing is forced
-    message = (
-        r"KernelConfig: no kernel .* on 132 multiprocessors of compute capability 9.0 .*fits into.*kernel=portable"
-    )
+    message = r"KernelConfig: got kernel=portable, .* on 132 multiprocessors of compute capability 9.0 .*fits into"
     with pytest.raises(ValueError, match=message):
         lowered(lambda: PASSES[operation](config=jkc.KernelConfig(bn=64)))
 

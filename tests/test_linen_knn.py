@@ -131,7 +131,7 @@ def test_knn_conv_errors():
         linen.KNNConv(1).init(key, x)
     with pytest.raises(TypeError, match=r"table: got list, expected a NeighborTable"):
         linen.KNNConv(1).init(key, x, [[0, 1]])
-    with pytest.raises(ValueError, match=r"rows.*num_inputs.*got 4, expected 2"):
+    with pytest.raises(ValueError, match=r"rows.*got 4, expected 2, the table's num_inputs"):
         linen.KNNConv(1, table).init(key, jnp.ones((4, 3)))
     with pytest.raises(ValueError, match=r"empty_rows.*'skip'"):
         linen.KNNConv(1, table, empty_rows="skip").init(key, x)

@@ -176,11 +176,11 @@ def test_knn_conv_errors():
     with pytest.raises(ValueError, match=r"table: got a traced table.*layer\(x, table=table\)"):
         jax.vmap(lambda table: nnx.KNNConv(3, 1, table, rngs=rngs()))(jkc.NeighborTable([[[0]]], num_inputs=2))
     layer = nnx.KNNConv(3, 1, table, rngs=rngs())
-    with pytest.raises(ValueError, match=r"rows.*num_inputs.*got 4, expected 2"):
+    with pytest.raises(ValueError, match=r"rows.*got 4, expected 2, the table's num_inputs"):
         layer(jnp.ones((4, 3)))
-    with pytest.raises(ValueError, match=r"inputs' channels.*in_features.*got 2, expected 3"):
+    with pytest.raises(ValueError, match=r"inputs' channels.*got 2, expected 3, in_features"):
         layer(jnp.ones((2, 2)))
-    with pytest.raises(ValueError, match=r"inputs must be \[\.\.\., N, C_in\].*\(3,\)"):
+    with pytest.raises(ValueError, match=r"inputs: got shape \(3,\), expected \[\.\.\., N, C_in\]"):
         layer(jnp.ones(3))
     with pytest.raises(ValueError, match=r"table's num_slots.*got 3, expected 2"):
         layer(x, jkc.NeighborTable([[0, 1, 1]], num_inputs=2))

@@ -168,11 +168,19 @@ def test_nothing_of_the_size_of_all_neighbours_is_held():
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
-        (lambda x, t: jkc.knn_pool(x, t, kind="median"), ValueError, "kind must be one of 'max', 'mean', 'sum'"),
-        (lambda x, t: jkc.knn_pool(x, t.indices), TypeError, "table must be a NeighborTable"),
+        (
+            lambda x, t: jkc.knn_pool(x, t, kind="median"),
+            ValueError,
+            "kind: got 'median', expected one of 'max', 'mean', 'sum'",
+        ),
+        (lambda x, t: jkc.knn_pool(x, t.indices), TypeError, "table: got .*expected a NeighborTable"),
         (lambda x, t: jkc.knn_pool(x[:4], t), ValueError, "x's rows .* got 4, expected 5"),
-        (lambda x, t: jkc.knn_pool(x[0], t), ValueError, r"x must be \[\.\.\., N, C\], at least 2"),
-        (lambda x, t: jkc.knn_pool(x, jkc.stack_tables([t])), ValueError, "x must begin with the table's dimensions"),
+        (lambda x, t: jkc.knn_pool(x[0], t), ValueError, r"x: got shape \(2,\), expected \[\.\.\., N, C\], at least 2"),
+        (
+            lambda x, t: jkc.knn_pool(x, jkc.stack_tables([t])),
+            ValueError,
+            "x: .*expected one that begins with the table's dimensions",
+        ),
     ],
 )
 def test_errors(call, kind, message):

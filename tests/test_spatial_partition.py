@@ -234,7 +234,7 @@ ERRORS = {
         TypeError,
         "points: got a traced array",
     ),
-    "no table": (lambda: TWELVE.shard_table(RING.indices), TypeError, "table must be a NeighborTable"),
+    "no table": (lambda: TWELVE.shard_table(RING.indices), TypeError, "table: got .*expected a NeighborTable"),
     "grouped table": (lambda: TWELVE.shard_table(GROUPED), ValueError, r"table: got group dimensions \(2,\)"),
     "other nodes": (lambda: TWELVE.shard_table(LARGER), ValueError, "table: got num_inputs 13, expected .* 12 nodes"),
     "traced table": (
@@ -255,7 +255,7 @@ ERRORS = {
     "outputs type": (
         lambda: TWELVE.shard_table(RING, 3),
         TypeError,
-        "outputs must be a NodePartition or None, got int",
+        "outputs: got int, expected a NodePartition or None",
     ),
     "shard range": (
         lambda: spatial.NodePartition([0, 3], num_shards=3),

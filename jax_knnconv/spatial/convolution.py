@@ -74,9 +74,9 @@ def knn_conv_sharded(
     x, weight = _dtypes.as_operand("x", x), _dtypes.as_operand("weight", weight)
     bias = None if bias is None else _dtypes.as_operand("bias", bias)
     if not isinstance(table, ShardedTable):
-        raise TypeError(f"table must be a ShardedTable, from NodePartition.shard_table; got {type(table).__name__}")
+        raise TypeError(f"table: got {type(table).__name__}, expected a ShardedTable, from NodePartition.shard_table")
     if not isinstance(empty_rows, str) or empty_rows not in ("bias", "zero"):
-        raise ValueError(f'empty_rows must be "bias" or "zero", got {empty_rows!r}')
+        raise ValueError(f"empty_rows: got {empty_rows!r}, expected 'bias' or 'zero'")
     exchange = table.exchange
     dtypes = _dtypes.resolve({"x": x, "weight": weight}, compute_dtype, preferred_element_type, precision)
     static = Static(
@@ -113,7 +113,7 @@ def knn_conv_sharded(
 def _axis_names(name: str, value: Any) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, tuple) or not names or not all(isinstance(axis, str) for axis in names):
-        raise TypeError(f"{name} must be the name of a mesh axis or a tuple of them, got {value!r}")
+        raise TypeError(f"{name}: got {value!r}, expected the name of a mesh axis or a tuple of them")
     return names
 
 
@@ -181,7 +181,9 @@ def _row_spec(x: Any, mesh: Any, axis_name: tuple[str, ...], batch_axis_name: An
                 f"axis_name {axis_name}"
             )
         if not batch:
-            raise ValueError(f"batch_axis_name: got {batch_axis_name!r} for x of shape {tuple(x.shape)} without batch")
+            raise ValueError(
+                f"batch_axis_name: got {batch_axis_name!r}, expected None: x of shape {tuple(x.shape)} has no batch"
+            )
         batch[0] = names
     elif _is_explicit(mesh):
         spec = tuple(jax.typeof(x).sharding.spec)

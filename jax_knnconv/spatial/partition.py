@@ -149,7 +149,7 @@ class NodePartition:
         indices = self._read_table(table)
         outputs = self if outputs is None else outputs
         if not isinstance(outputs, NodePartition):
-            raise TypeError(f"outputs must be a NodePartition or None, got {type(outputs).__name__}")
+            raise TypeError(f"outputs: got {type(outputs).__name__}, expected a NodePartition or None")
         if outputs.num_nodes != table.num_outputs:
             raise ValueError(
                 f"outputs: got a partition of {outputs.num_nodes} nodes, expected the table's num_outputs "
@@ -206,14 +206,14 @@ def partition_nodes(num_shards: int, *, points: Any = None, table: NeighborTable
             raise ValueError(f"points: got shape {coordinates.shape}, expected [N, D] with D >= 1")
         coordinates = coordinates.astype(np.float64)
         if not np.isfinite(coordinates).all():
-            raise ValueError("points: got values that are not finite")
+            raise ValueError("points: got values that are not finite, expected finite ones")
     return NodePartition._from_order(*_bisection.bisect(coordinates, num_shards))
 
 
 def read_indices(table: Any) -> np.ndarray:
     """[M, K] int32 indices of a concrete table without groups; holes as -1."""
     if not isinstance(table, NeighborTable):
-        raise TypeError(f"table must be a NeighborTable, got {type(table).__name__}")
+        raise TypeError(f"table: got {type(table).__name__}, expected a NeighborTable")
     if isinstance(table.indices, jax.core.Tracer):
         raise TypeError("table: got a traced table, expected a concrete one: call this outside jit, on the host")
     if table.group_shape:

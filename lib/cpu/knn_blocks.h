@@ -49,7 +49,8 @@ void ForEachKnnBlock(ffi::ThreadPool& pool, const KnnPass& pass, int64_t max_row
                      const Run& run) {
   const Dims in = pass.source.dimensions(), out = pass.out.dimensions();
   const int rank = pass.groups.rank();
-  const int64_t batch = Product(in, rank, in.size() - 2), sources = in[in.size() - 2], depth = pass.panels.row_elements();
+  const int64_t batch = Product(in, rank, in.size() - 2), sources = in[in.size() - 2];
+  const int64_t depth = pass.panels.row_elements();
   const int64_t nodes = out[out.size() - 2], columns = out[out.size() - 1];
   const Dtype out_dtype = ToDtype(pass.out.element_type());
   const int64_t out_row_bytes = columns * ByteWidth(out_dtype), row_bytes = depth * ByteWidth(pass.read);

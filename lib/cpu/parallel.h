@@ -40,7 +40,8 @@ void ParallelFor(ffi::ThreadPool& pool, int64_t count, const Task& task) {
     if ((s.done += mine) == count) s.all_done.notify_all();
   };
   for (int64_t i = 0; i < helpers; ++i) {
-    // `task` lives on the caller's stack: it is touched only after a task index was won, and the caller waits for those.
+    // `task` lives on the caller's stack: it is touched only after a task index was won, and the caller waits for
+    // those.
     pool.Schedule([state, work, &task] { work(*state, task); });
   }
   work(*state, task);

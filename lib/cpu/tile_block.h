@@ -33,8 +33,8 @@ class TileBlock {
   void Select(const int32_t* rows, int64_t count);
 
   // `taps` taps (one, where pairs are padded), of consecutive slots and consecutive source rows, of every selected row:
-  // the first source row, or null for holes. patch(begin, n, tile) may overwrite elements [begin, begin + n) of the taps
-  // in the tile, whose row stride is kTileDepthStride.
+  // the first source row, or null for holes. patch(begin, n, tile) may overwrite elements [begin, begin + n) of the
+  // taps in the tile, whose row stride is kTileDepthStride.
   template <typename Patch>
   void Add(int64_t slot, int64_t taps, const void* const* source_rows, const Patch& patch) {
     const int64_t length = panels_.depth() * taps;

@@ -148,7 +148,8 @@ gpu::DenseTaps Window2d(const Window& window) {
   return taps;
 }
 
-// Which kernel a weight gradient runs on, its tile, and into how many sums its depth is cut: what depends on their room.
+// Which kernel a weight gradient runs on, its tile, and into how many sums its depth is cut: what depends on their
+// room.
 using Cut = std::array<int64_t, 4>;
 
 Cut CutOf(const gpu::DweightLaunch& launch) {

@@ -1,5 +1,5 @@
-// 16-byte copies from global to shared memory that run while the caller computes (sm_80 and later; elsewhere they are done
-// at once, which the same barriers make right).
+// 16-byte copies from global to shared memory that run while the caller computes (sm_80 and later; elsewhere they are
+// done at once, which the same barriers make right).
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace knnconv::gpu {
 
-// Copies 16 bytes through registers, or writes zeros and reads nothing where `valid` is false. Both addresses are 16-byte
-// aligned.
+// Copies 16 bytes through registers, or writes zeros and reads nothing where `valid` is false. Both addresses are
+// 16-byte aligned.
 KNNCONV_DEVICE void Copy16(void* shared, const void* global, bool valid) {
   *static_cast<uint4*>(shared) = valid ? *static_cast<const uint4*>(global) : make_uint4(0, 0, 0, 0);
 }

@@ -1,8 +1,8 @@
 // Which kernel computes a weight gradient, and how it is laid out.
 //
 // Everything here and in what it asks (dweight_plan.h, halo_dweight.h, stem_dweight.h, hopper/dweight_choice.h) follows
-// from shapes, types, the alignment of operands and the device's description: no kernel, no driver and no GPU is needed.
-// RunDweight does what is decided here; Python asks the same (lib/cuda/rules.cc).
+// from shapes, types, the alignment of operands and the device's description: no kernel, no driver and no GPU is
+// needed. RunDweight does what is decided here; Python asks the same (lib/cuda/rules.cc).
 #pragma once
 
 #include <variant>

@@ -8,8 +8,8 @@
 
 namespace knnconv::gpu {
 
-// Which operands are staged 16 bytes at a time: by asynchronous copies, or both of them through registers. g goes first:
-// where x alone could be, neither is.
+// Which operands are staged 16 bytes at a time: by asynchronous copies, or both of them through registers. g goes
+// first: where x alone could be, neither is.
 enum class DweightStaging { kScalar, kCotangent, kBoth, kRegisters };
 
 inline constexpr int kRowsThroughRegisters = 64;  // the one height of tiles that are kRegisters

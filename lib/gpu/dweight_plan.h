@@ -67,7 +67,8 @@ inline TileShape ChooseTile(const DweightSizes& sizes, bool has_middle_rows) {
           ChooseWidth(sizes.columns, true)};
 }
 
-// Takes `wanted` slices, or with -1 the number of them with the least estimated time, where partial sums have room for it.
+// Takes `wanted` slices, or with -1 the number of them with the least estimated time, where partial sums have room for
+// it.
 inline DweightSplit SplitDweight(const DweightSizes& sizes, const TileShape& tile, int64_t multiprocessors,
                                  int64_t wanted) {
   const int64_t lists = sizes.by_slot ? sizes.slots : 1;  // of positions

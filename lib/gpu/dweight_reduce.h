@@ -15,8 +15,8 @@ inline int64_t WeightPartials(const Dweight& dweight, int64_t slices) {
   return dweight.shapes.groups.count() * slices * dweight.slots * dweight.channels * dweight.columns;
 }
 
-// Both sums of all groups in one launch, from dweight.partials: of dw, `slices` rows a group; of db, `bias_parts` rows a
-// slice.
+// Both sums of all groups in one launch, from dweight.partials: of dw, `slices` rows a group; of db, `bias_parts` rows
+// a slice.
 Status RunReduce(const LaunchSite& site, const Dweight& dweight, int64_t slices, int64_t bias_parts);
 
 }  // namespace knnconv::gpu

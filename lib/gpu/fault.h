@@ -1,5 +1,5 @@
-// Deliberate faults, to see that the tests catch each: -DKNNCONV_FAULT=kName (CMake: JAX_KNNCONV_FAULT=kName) builds one in.
-// Without the flag nothing of them is compiled.
+// Deliberate faults, to see that the tests catch each: -DKNNCONV_FAULT=kName (CMake: JAX_KNNCONV_FAULT=kName) builds
+// one in. Without the flag nothing of them is compiled.
 #pragma once
 
 namespace knnconv::gpu {

@@ -4,8 +4,8 @@
 //     v_mfma_f32_16x16x16_*   gfx90a, gfx94x, gfx950 (CDNA): waves of 64 lanes
 //     v_wmma_f32_16x16x16_*   gfx11 (RDNA 3), gfx12 (RDNA 4): waves of 32 lanes
 //
-// A lane holds, of A, elements of row lane % 16; of B and of the accumulator, elements of column lane % 16. Which of the 16
-// along the other axis they are is the architecture's matter: a struct below.
+// A lane holds, of A, elements of row lane % 16; of B and of the accumulator, elements of column lane % 16. Which of
+// the 16 along the other axis they are is the architecture's matter: a struct below.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 namespace knnconv::gpu {
 namespace amd {
 
-// A lane holds kElements neighbours along the depth of each operand, from Depth(lane) on. An accumulator's element e is of
-// row Row(lane, e).
+// A lane holds kElements neighbours along the depth of each operand, from Depth(lane) on. An accumulator's element e is
+// of row Row(lane, e).
 struct Gfx9 {
   static constexpr int kLanes = 64, kElements = 4;
   KNNCONV_HOST_DEVICE static constexpr int Depth(int lane) { return lane / 16 * 4; }
@@ -48,7 +48,7 @@ using Layout = Gfx12;
 #elif defined(__GFX11__) || !defined(__HIP_DEVICE_COMPILE__)
 using Layout = Gfx11;
 #else
-#error "no matrix instructions are known here for this AMD architecture: gfx90a, gfx94x, gfx950, gfx11 and gfx12 have them"
+#error "no matrix instructions are known for this AMD architecture: gfx90a, gfx94x, gfx950, gfx11 and gfx12 have them"
 #endif
 
 #if defined(__HIP_DEVICE_COMPILE__) && defined(__AMDGCN_WAVEFRONT_SIZE__)

@@ -23,8 +23,9 @@ template <typename T>
 inline constexpr bool kHasTensorCores = true;
 #endif
 
-// Registers hold, of each 8x8 quarter, row lane / 4 (of A) or column lane / 4 (of B) and two neighbours along the depth.
-// A's quarters: top left, bottom left, top right, bottom right. B's: columns 0-7 upper and lower depth, then 8-15.
+// Registers hold, of each 8x8 quarter, row lane / 4 (of A) or column lane / 4 (of B) and two neighbours along the
+// depth. A's quarters: top left, bottom left, top right, bottom right. B's: columns 0-7 upper and lower depth, then
+// 8-15.
 template <typename T, Major kMajor>
 struct FragmentA {
   uint32_t quarter[4];

@@ -10,7 +10,8 @@ namespace knnconv::gpu {
 
 // Whether the halo kernels are to compute `dweight`: where they can if `forced`, else where they are expected to be the
 // fastest, too; and how they are laid out.
-bool ChooseHalo(const Dweight& dweight, const DenseTaps& taps, const Device& device, bool forced, HaloDweightPlan* plan);
+bool ChooseHalo(const Dweight& dweight, const DenseTaps& taps, const Device& device, bool forced,
+                HaloDweightPlan* plan);
 
 inline Status RunHalo(const LaunchSite& site, const Dweight& dweight, const DenseTaps& taps, const Device& device,
                       const HaloDweightPlan& plan) {

@@ -1,5 +1,5 @@
-// What GPU handlers share: contexts of a call, operands as kernels want them, statuses as ffi::Error, and the macro that
-// defines a handler's two stages.
+// What GPU handlers share: contexts of a call, operands as kernels want them, statuses as ffi::Error, and the macro
+// that defines a handler's two stages.
 #pragma once
 
 #include <cstdint>

@@ -63,9 +63,9 @@ KNNCONV_DEVICE int FirstRow(const int32_t* offsets, int64_t nodes, int64_t unit)
   return last.exists ? 1 : -1;
 }
 
-// Calls work(item) for the items of [0, count) that `test` picks, with all threads in step. Blocks take every so manyth item,
-// so that the units of one hub spread over all of them. Most items of most tables are none and each test is a search:
-// groups of a block test different items at a time, and the lanes of a group search together.
+// Calls work(item) for the items of [0, count) that `test` picks, with all threads in step. Blocks take every so manyth
+// item, so that the units of one hub spread over all of them. Most items of most tables are none and each test is a
+// search: groups of a block test different items at a time, and the lanes of a group search together.
 template <typename Test, typename Work>
 KNNCONV_DEVICE void ForEachPicked(int64_t count, const Test& test, const Work& work) {
   constexpr int kGroups = kThreads / kGroupLanes;

@@ -1,10 +1,11 @@
 // A hub's part of a unit:
 //
-//     partial[b, :] = sum over cells (taps of one slot):  (sum over the cell's taps of source[b, row, :]) @ weight[slot]^T
+//     partial[b, :] = sum over cells (taps of one slot):
+//                         (sum over the cell's taps of source[b, row, :]) @ weight[slot]^T
 //
 // in fp32. A block has one segment, of kHubTaps taps at most, and one batch entry at a time: its threads lie over rows
-// and chunks of the depth and add up a cell's rows, then over columns and chunks. What bounds it: latency where hubs are
-// few, else reading the rows.
+// and chunks of the depth and add up a cell's rows, then over columns and chunks. What bounds it: latency where hubs
+// are few, else reading the rows.
 #pragma once
 
 #include <cstdint>

@@ -19,8 +19,8 @@ constexpr int kBatchParts = 32;  // shares of a unit at most; each takes every s
 constexpr int kTotalParts = 32;  // shares of a hub's totals at most
 constexpr int kFewUnits = 16, kPartsOfFew = 64;  // units that one kernel sums and adds, shares of the batch then
 
-// A group's first unit has row 0 or row 1, not both: a hub that its first tap belongs to has them all. They share a place,
-// which leaves one behind the last unit.
+// A group's first unit has row 0 or row 1, not both: a hub that its first tap belongs to has them all. They share a
+// place, which leaves one behind the last unit.
 KNNCONV_DEVICE int64_t PartialRow(const Hubs& hubs, int64_t group, int64_t unit, int row, int64_t b) {
   const int64_t place = max(unit * 2 + row - 1, int64_t{0});
   return ((group * hubs.units * 2 + place) * hubs.gemm.batch + b) * hubs.gemm.columns;

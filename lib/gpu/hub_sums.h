@@ -1,11 +1,10 @@
 // dinput's rows of hubs: sources with more than kHubTaps taps, which RunTapGemm leaves out.
 //
-// The source order is cut into units of kHubTaps taps. A hub shares a unit with at most one other, so each unit gives two
-// rows of partial sums at most: row 0 of the hub that its first tap belongs to, row 1 of the one that its last tap belongs
-// to, if that is another. A second kernel adds a hub's rows, or where units are few, one kernel does both. Work units are
-// bounded and the order of the sums is fixed.
-// Finding a unit's hubs is a search, so that of more than a few nodes a kernel in front asks each whether it is one:
-// most tables have none.
+// The source order is cut into units of kHubTaps taps. A hub shares a unit with at most one other, so each unit gives
+// two rows of partial sums at most: row 0 of the hub that its first tap belongs to, row 1 of the one that its last tap
+// belongs to, if that is another. A second kernel adds a hub's rows, or where units are few, one kernel does both. Work
+// units are bounded and the order of the sums is fixed. Finding a unit's hubs is a search, so that of more than a few
+// nodes a kernel in front asks each whether it is one: most tables have none.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,8 @@ inline int64_t HubPartials(const TapGemm& gemm, int64_t taps) {
   return gemm.groups.count() * 2 * ((taps + kHubTaps - 1) / kHubTaps) * gemm.batch * gemm.columns;
 }
 
-// Writes the hubs' rows of a kSources `gemm` whose lists have room for `taps` taps; `partials` holds HubPartials floats.
+// Writes the hubs' rows of a kSources `gemm` whose lists have room for `taps` taps; `partials` holds HubPartials
+// floats.
 Status RunHubSums(const LaunchSite& site, const TapGemm& gemm, int64_t taps, float* partials);
 
 }  // namespace knnconv::gpu

@@ -1,5 +1,5 @@
-// What a caller may force of a call that shapes otherwise choose: the family of kernels, and the portable kernels' tile.
-// tap_choice.h and dweight_choice.h hold the choice itself.
+// What a caller may force of a call that shapes otherwise choose: the family of kernels, and the portable kernels'
+// tile. tap_choice.h and dweight_choice.h hold the choice itself.
 #pragma once
 
 #include <string_view>
@@ -8,9 +8,9 @@
 
 namespace knnconv::gpu {
 
-// kHalo's kernels know how mma.sync's operands lie in registers, so that they are CUDA's alone; their own checks run them on
-// the CPU. A program that links without them defines KNNCONV_WITHOUT_HALO; one that asks for choices and links no kernels,
-// KNNCONV_RULES_ALONE.
+// kHalo's kernels know how mma.sync's operands lie in registers, so that they are CUDA's alone; their own checks run
+// them on the CPU. A program that links without them defines KNNCONV_WITHOUT_HALO; one that asks for choices and links
+// no kernels, KNNCONV_RULES_ALONE.
 #if defined(KNNCONV_RULES_ALONE)
 inline constexpr bool kHasHaloKernels = true;
 #elif defined(__HIP_PLATFORM_AMD__) || defined(KNNCONV_PLAIN) || defined(KNNCONV_WITHOUT_HALO)

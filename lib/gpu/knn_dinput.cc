@@ -49,8 +49,8 @@ ffi::Error Run(gpuStream_t stream, int32_t device, Buffer g, Buffer weight, Buff
                Buffer source_slots, ResultBuffer dx, ResultBuffer packed, ffi::Dictionary attributes) {
   TileChoice tile;
   KNNCONV_RETURN_IF_ERROR(ReadTileChoice(attributes, &tile));
-  return RunKnnDinput(SiteOf<kStage>(stream, device), g, weight, source_offsets, source_rows, source_slots, *dx, *packed,
-                      tile);
+  return RunKnnDinput(SiteOf<kStage>(stream, device), g, weight, source_offsets, source_rows, source_slots, *dx,
+                      *packed, tile);
 }
 
 template <ffi::ExecutionStage kStage>

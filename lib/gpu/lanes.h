@@ -1,5 +1,5 @@
-// Votes and exchanges among `width` neighbouring lanes of a warp: a power of two, kGroupLanes at most, whatever the warp's
-// size. All lanes of the warp call.
+// Votes and exchanges among `width` neighbouring lanes of a warp: a power of two, kGroupLanes at most, whatever the
+// warp's size. All lanes of the warp call.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Launching a kernel: on which stream and device, and the two stages of an XLA call.
 //
-// A kernel's code is loaded and its shared memory limit is set in the Initialize stage, since neither may happen while a
-// stream is captured into a graph. Execute then only launches; it allocates and queries nothing.
+// A kernel's code is loaded and its shared memory limit is set in the Initialize stage, since neither may happen while
+// a stream is captured into a graph. Execute then only launches; it allocates and queries nothing.
 #pragma once
 
 #include <atomic>

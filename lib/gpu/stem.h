@@ -21,8 +21,8 @@ struct StemPlan {
   bool vector_weight;    // 16-byte loads are possible
 };
 
-// Whether the stem kernel is to compute `gemm`: where it can if `forced`, else where it is expected to be the fastest, too;
-// and how it is laid out.
+// Whether the stem kernel is to compute `gemm`: where it can if `forced`, else where it is expected to be the fastest,
+// too; and how it is laid out.
 bool ChooseStem(const TapGemm& gemm, const Device& device, bool forced, StemPlan* plan);
 
 // Products of 8 columns in a tile.

@@ -37,8 +37,8 @@ struct StemDweightPlan {
   float* bias_partials;       // [groups, slices, columns], or null; dw's are [groups, slices, V * C, columns]
 };
 
-// Whether the kernel is to compute `dweight`: where it can if `forced`, else where it is expected to be the fastest, too;
-// and how it is laid out.
+// Whether the kernel is to compute `dweight`: where it can if `forced`, else where it is expected to be the fastest,
+// too; and how it is laid out.
 bool ChooseStem(const Dweight& dweight, const ColumnTaps& taps, const Device& device, bool forced,
                 StemDweightPlan* plan);
 

@@ -14,8 +14,8 @@
 
 namespace knnconv::gpu {
 
-// An entry of the table is not a source row here but the taps of the node's cell: `count` of them, from `first` on in the
-// node's list. 0 is an empty cell.
+// An entry of the table is not a source row here but the taps of the node's cell: `count` of them, from `first` on in
+// the node's list. 0 is an empty cell.
 struct Cell {
   int first, count;
 };
@@ -42,7 +42,8 @@ KNNCONV_DEVICE void OpenCells(const TapGemm& gemm, const TapTile& tile, TapTable
   __syncthreads();
 }
 
-// One layer for each of the next kLayers slots. Every thread takes taps from the strung lists: neighbours read neighbours.
+// One layer for each of the next kLayers slots. Every thread takes taps from the strung lists: neighbours read
+// neighbours.
 template <int kRows>
 KNNCONV_DEVICE int NextCells(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table, TapProgress& progress) {
   const int begin = progress.next, end = min(gemm.slots, begin + kLayers);
@@ -81,8 +82,8 @@ class CellStager {
                             const TapTable<Shape::kRows>& table, bool, bool)
       : gemm_(gemm), grid_(grid), tile_(tile), table_(table), weights_(gemm, grid, tile, table, true, true) {}
 
-  // Stages step `step` of a round with `active` layers: the high parts at `a`, the low ones behind them. Returns whether
-  // one of the caller's low parts may differ from zero.
+  // Stages step `step` of a round with `active` layers: the high parts at `a`, the low ones behind them. Returns
+  // whether one of the caller's low parts may differ from zero.
   KNNCONV_DEVICE bool Stage(T* a, T* b, int step, int active) const {
     weights_.StageB(b, step, active);
     const int chunk = threadIdx.x % Shape::kLineA * kChunk;
@@ -116,7 +117,8 @@ class CellStager {
       Chunk value[Shape::kChunksA];
 #pragma unroll
       for (int i = 0; i < Shape::kChunksA; ++i) {
-        if (tap < count[i]) value[i].bits = *reinterpret_cast<const uint4*>(base[i] + int64_t{taps[i][tap]} * row_bytes);
+        if (tap >= count[i]) continue;
+        value[i].bits = *reinterpret_cast<const uint4*>(base[i] + int64_t{taps[i][tap]} * row_bytes);
       }
 #pragma unroll
       for (int i = 0; i < Shape::kChunksA; ++i) {

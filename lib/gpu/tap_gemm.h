@@ -33,8 +33,8 @@ struct TableTaps {
 };
 
 // Pixels of the result fall into classes with a common list of taps, one for each residue of the spacing (dinput with a
-// stride; forward has one class). Dimension d of tap f moves by (residue + origin - f * dilation) / divide in dinput and by
-// f * dilation - origin in forward.
+// stride; forward has one class). Dimension d of tap f moves by (residue + origin - f * dilation) / divide in dinput
+// and by f * dilation - origin in forward.
 struct WindowTaps {
   int32_t kernel[2], stride[2], padding[2], dilation[2];
   int32_t source_size[2], out_size[2];
@@ -68,9 +68,9 @@ struct TapGemm {
 // Taps of one node beyond which kernels that leave hubs to hub_sums.h do not write its row.
 inline constexpr int kHubTaps = 256;
 
-// Whether the portable kernels add up the source rows of a (node, slot) cell before the product. In a tile of many nodes
-// some node has several taps of nearly every slot, and slot by slot as many layers as the most there are: on 100,000
-// points with K = 27, 5 times the products (0.74 ms) where cells need twice as many.
+// Whether the portable kernels add up the source rows of a (node, slot) cell before the product. In a tile of many
+// nodes some node has several taps of nearly every slot, and slot by slot as many layers as the most there are: on
+// 100,000 points with K = 27, 5 times the products (0.74 ms) where cells need twice as many.
 inline bool HasCells(const TapGemm& gemm) {
   constexpr int kMostBatch = 8;
   return gemm.kind == Taps::kSources && gemm.compute_type == Element::kBF16 && gemm.batch <= kMostBatch;

@@ -1,8 +1,8 @@
 // The kernel of a TapGemm: one tile [rows, columns] of the result a thread block, fp32 accumulators in registers.
 //
 //     for each round of layers, for each step of kDepth of (layer, channel):
-//         A [rows, kDepth] = gathered source rows,  B [kDepth, columns] = weight rows      (shared memory)
-//         acc += A @ B                                                                     (4 warps, 16x16x16 fragments)
+//         A [rows, kDepth] = gathered source rows,  B [kDepth, columns] = weight rows    (shared memory)
+//         acc += A @ B                                                                   (4 warps, 16x16x16 fragments)
 //     out = round(acc + bias)
 //
 // Large tiles are bound by shared memory bandwidth of the fragments' loads, small ones by the gathers' latency.
@@ -165,7 +165,8 @@ inline constexpr int kBlocks = Shape::kColumns == 128 && (Shape::kRows == 128 ||
 
 template <typename Shape, Staging kStaging>
 __global__ void KNNCONV_LAUNCH_BOUNDS(kTapThreads, (kBlocks<Shape, kStaging>))
-    TapGemmKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER TapGrid grid, bool vector_a, bool vector_b) {
+    TapGemmKernel(const KNNCONV_PARAMETER TapGemm gemm, const KNNCONV_PARAMETER TapGrid grid, bool vector_a,
+                  bool vector_b) {
   using T = typename Shape::T;
   using Kernel = TapKernel<Shape, kStaging>;
   if constexpr (kHasTensorCores<T>) {

@@ -79,8 +79,8 @@ struct WindowLine {
 
 KNNCONV_DEVICE WindowLine LineOf(const WindowTaps& window, int dimension, int residue) {
   if (!window.transposed) return {0, 1, window.kernel[dimension]};
-  // f reaches a whole source pixel where residue + padding - f * dilation is a multiple of the stride; such f lie equally
-  // far apart.
+  // f reaches a whole source pixel where residue + padding - f * dilation is a multiple of the stride; such f lie
+  // equally far apart.
   const int kernel = window.kernel[dimension], origin = residue + window.padding[dimension];
   const auto next = [&](int f) {
     while (f < kernel && (origin - f * window.dilation[dimension]) % window.stride[dimension] != 0) ++f;

@@ -52,9 +52,9 @@ KNNCONV_DEVICE void OpenLists(const TapGemm& gemm, const TapTile& tile, TapTable
   __syncthreads();
 }
 
-// Walks the nodes' lists from their cursors while slots are below `slot_end`, several threads a node. A tap's rank is its
-// place among the taps of its node and slot. `visit(node, slot, source, rank)` sees taps that are no holes and tells
-// whether it takes them; a node's walk ends at the first that is not taken. kMove: cursors go to the walk's end.
+// Walks the nodes' lists from their cursors while slots are below `slot_end`, several threads a node. A tap's rank is
+// its place among the taps of its node and slot. `visit(node, slot, source, rank)` sees taps that are no holes and
+// tells whether it takes them; a node's walk ends at the first that is not taken. kMove: cursors go to the walk's end.
 template <bool kMove, int kRows, typename Visit>
 KNNCONV_DEVICE void WalkLists(const TapGemm& gemm, const TapTile& tile, TapTable<kRows>& table, int slot_begin,
                               int slot_end, const Visit& visit) {

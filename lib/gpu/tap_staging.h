@@ -3,8 +3,8 @@
 //     A [rows, kDepth]                                         gathered from source by the tile's layers
 //     B [kDepth, columns], or [columns, kDepth] transposed     from the layers' weight matrices
 //
-// The depth is (layer, channel) flattened, so that few channels waste no products. Chunks of 8 elements are the unit: 16
-// bytes where the contiguous axis is a multiple of 8, else element by element. Both put the same numbers in the same
+// The depth is (layer, channel) flattened, so that few channels waste no products. Chunks of 8 elements are the unit:
+// 16 bytes where the contiguous axis is a multiple of 8, else element by element. Both put the same numbers in the same
 // places. What lies outside is zero: holes, channels past the last layer, columns past the last.
 #pragma once
 
@@ -36,7 +36,8 @@ struct TapShape {
   static constexpr int kCountB = kTransposed ? kColumns : kDepth;
 };
 
-// A position in the flattened depth. Past the last layer it does not exist; its layer is then any that may be looked up.
+// A position in the flattened depth. Past the last layer it does not exist; its layer is then any that may be looked
+// up.
 struct DepthPosition {
   int layer, channel;
   bool exists;
@@ -48,8 +49,8 @@ KNNCONV_DEVICE DepthPosition At(const TapGrid& grid, int depth, int active) {
   return {exists ? split.quotient : 0, split.remainder, exists};
 }
 
-// Both operands 16 bytes at a time, asynchronously. These are the instructions of the main loop besides its products, so
-// they are few: no branch, and no address is made safe where nothing is read from it.
+// Both operands 16 bytes at a time, asynchronously. These are the instructions of the main loop besides its products,
+// so they are few: no branch, and no address is made safe where nothing is read from it.
 template <typename Shape>
 class VectorStager {
  public:

@@ -8,8 +8,8 @@
 
 namespace knnconv::gpu {
 
-// A layer is one slot with at most one tap for each node of the tile: one depth range of the matrix product. The main loop
-// takes layers in rounds of kLayers.
+// A layer is one slot with at most one tap for each node of the tile: one depth range of the matrix product. The main
+// loop takes layers in rounds of kLayers.
 inline constexpr int kLayers = 32;
 // Slots whose layers are laid out at a time, where slots come from a table.
 inline constexpr int kSlotWindow = 64;
@@ -18,8 +18,8 @@ inline constexpr int32_t kHole = -1;
 // In shared memory, and small: three blocks of 128 x 64 are to fit on a multiprocessor. kRows is the tile's height.
 template <int kRows>
 struct TapTable {
-  // Source row of each layer and node. The last column is holes, for rows that do not exist; it also makes the pitch odd,
-  // so that lanes which walk down a column meet different banks.
+  // Source row of each layer and node. The last column is holes, for rows that do not exist; it also makes the pitch
+  // odd, so that lanes which walk down a column meet different banks.
   int32_t source[kLayers][kRows + 1];
   // The layers of this round that have a tap, in order: row of `source`, and the offset of the slot's matrix in weight.
   int32_t layer[kLayers];

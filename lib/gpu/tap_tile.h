@@ -76,8 +76,8 @@ KNNCONV_DEVICE void OpenPixels(const TapGemm& gemm, int64_t row_tile, uint32_t p
   }
 }
 
-// Rows (node, batch entry), batch entries fastest: neighbours share taps. Where nodes differ in their slots, a tile holds
-// whole nodes, or a part of one.
+// Rows (node, batch entry), batch entries fastest: neighbours share taps. Where nodes differ in their slots, a tile
+// holds whole nodes, or a part of one.
 template <int kRows>
 KNNCONV_DEVICE void OpenNodes(const TapGemm& gemm, int64_t row_tile, TapTile& tile, TapTable<kRows>& table) {
   int64_t first = row_tile * kRows, end = gemm.batch * gemm.nodes;

@@ -1,8 +1,8 @@
-// One source for CUDA, HIP and plain C++: the runtime's names, the words of kernels and the 16-bit element types, spelled
-// once.
+// One source for CUDA, HIP and plain C++: the runtime's names, the words of kernels and the 16-bit element types,
+// spelled once.
 //
-// Kernels and launchers use gpu* and KNNCONV_* names only. A name is added here, for all three, when a source first needs
-// it. Plain C++ (KNNCONV_PLAIN) runs kernels on the CPU, for tests: gpu/plain/.
+// Kernels and launchers use gpu* and KNNCONV_* names only. A name is added here, for all three, when a source first
+// needs it. Plain C++ (KNNCONV_PLAIN) runs kernels on the CPU, for tests: gpu/plain/.
 #pragma once
 
 // Defined where kernels are compiled; the host compiler, which compiles handlers, does not see what is theirs alone.

@@ -106,9 +106,9 @@ class BoxFeeder {
           });
         }
       }
-      if (taps == 0) {  // zeros, from beyond the last image
+      if (taps == 0) {  // zeros, from beyond the last image, but from within its bounding box
         LoadTap(tile, gpu::kHole, {true, false, 0, 0}, 0, steps_, [&](char* to, Barrier* full, int channel) {
-          LoadPixels(to, map, full, channel, 0, 0, static_cast<int>(plan_.images), 0, 0);
+          LoadPixels(to, map, full, channel, pixels.corner[1], pixels.corner[0], static_cast<int>(plan_.images), 0, 0);
         });
       }
       if constexpr (Shape::kLendsStage) LendStage();

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "hopper/dweight_gather.h"
+#include "hopper/dweight_starts.h"
 
 namespace knnconv::hopper {
 
@@ -57,12 +58,10 @@ class SlotGatherer : public GatherTeam<Tile, SlotGatherer<Tile>> {
     member_ = member;
     begin_ = gpu::ReadOnly(starts_ + member);
     end_ = gpu::ReadOnly(starts_ + member + 1);
-    const int32_t matrix = (start_.first_row + member * task_.groups.table_step) / task_.table.outputs;
-    const int32_t* const offset =
-        task_.slot_offsets + 2 * (int64_t{matrix} * (task_.table.slot_count + 1) + slot_);
-    first_tap_ = gpu::ReadOnly(offset);
-    taps_ = gpu::ReadOnly(offset + 2) - first_tap_;
-    order_ = matrix * task_.order_entries;
+    const MemberTaps taps = TapsOf(task_, start_.first_row, member, slot_);
+    first_tap_ = taps.first;
+    taps_ = taps.count;
+    order_ = taps.matrix * task_.order_entries;
     x_entry_ = start_.x + member * task_.groups.x_step;
   }
 

@@ -10,10 +10,8 @@ constexpr int kThreads = 1024, kWarps = kThreads / 32;
 // Steps of a member of a list.
 KNNCONV_DEVICE int32_t StepsOf(const DweightTask& task, int32_t list, int32_t member) {
   const int32_t slots = task.table.slot_count, result = list / slots;
-  const int32_t first_row = task.groups.StartOf(result).first_row + member * task.groups.table_step;
-  const int32_t* const offset =
-      task.slot_offsets + 2 * (int64_t{first_row / task.table.outputs} * (slots + 1) + (list - result * slots));
-  return static_cast<int32_t>(CeilDiv(int64_t{offset[2] - offset[0]} * task.groups.entries, kStep));
+  const MemberTaps taps = TapsOf(task, task.groups.StartOf(result).first_row, member, list - result * slots);
+  return static_cast<int32_t>(CeilDiv(int64_t{taps.count} * task.groups.entries, kStep));
 }
 
 // The sum of `value` over the threads before the caller, and over all.

@@ -26,7 +26,9 @@ KNNCONV_DEVICE void StoreSums(const HaloDweightPlan& plan, int team, int thread,
   float4* const scratch = reinterpret_cast<float4*>(shared) + thread;
   float4* const part = reinterpret_cast<float4*>(partials) + int64_t{blockIdx.x} * plan.units * plan.part_threads +
                        thread;
-  const auto give = [&](int i) { scratch[i * kTeamThreads] = unit(i); };
+  const auto give = [&](int i) {
+    if (i < plan.units) scratch[i * kTeamThreads] = unit(i);  // there is no room for others
+  };
   const auto take = [&](int i) {
     if (i >= plan.units || thread >= plan.part_threads) return;
     const float4 own = unit(i), other = scratch[i * kTeamThreads];

@@ -32,8 +32,8 @@ struct PixelClasses {
 // offsets above 255.
 PixelClasses PixelClassesOf(const gpu::WindowTaps& window);
 
-// Of a dimension: source pixels from one pixel of a class to the next, and how far the last one's corner lies beyond the
-// source's last pixel.
+// Of a dimension: source pixels from one pixel of a class to the next, and how far the last one's corner lies beyond
+// the source's last pixel.
 int PixelStep(const gpu::WindowTaps& window, int dimension);
 int UpperCorner(const gpu::WindowTaps& window, const PixelClass& pixels, int dimension);
 

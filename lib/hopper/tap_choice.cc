@@ -71,7 +71,7 @@ double Microseconds(const gpu::TapGemm& gemm, const FormCost& cost, const TapFor
   const int64_t row_tiles = TileGroups(form) * class_count * RowTiles(gemm, form);
   const int64_t tiles = row_tiles * CeilDiv(gemm.columns, tile.columns);
   const bool pairs = tile.rows == kBoxRows && tile.columns <= 128;  // two on a multiprocessor
-  const int64_t alone = multiprocessors / tile.split;
+  const int64_t alone = std::max<int64_t>(multiprocessors / tile.split, 1);
   const int64_t at_once = pairs ? 2 * alone : alone, left = tiles % at_once;
   const double last_round = left == 0 ? 0.0 : pairs && left <= alone ? kAlone : 1.0;
   const TileCost& of = gemm.kind == gpu::Taps::kWindow ? cost.pixels : cost.table;

@@ -6,7 +6,8 @@
 // A node's list is one chain of products otherwise, and with few nodes the longest keeps one multiprocessor busy while
 // others are idle. Sums travel through the cluster's shared memory, into stages of the ring of the block they go to:
 // its producer keeps a stage free for each (column, other block), in this order, behind the last step of the tile, and
-// tells the others where the first one is. A stage is full when all of its 32 KB have arrived.
+// tells the others where the first one is. A stage is full when all of its 32 KB have arrived. (The racecheck of
+// compute-sanitizer does not follow what blocks tell each other so: tests/gpu/hopper/peer_arrival.cu.)
 #pragma once
 
 #include <cstdint>

@@ -98,7 +98,7 @@ def test_other_kernels_run_where_hopper_fails(fresh, dtype):
     jax.clear_caches()
     assert kernels(pairs) == {"wmma"}
     hopper = jkc.KernelConfig(kernel="hopper")
-    with pytest.raises(ValueError, match="KernelConfig: kernel='hopper' cannot run dense_forward here"):
+    with pytest.raises(ValueError, match=r"KernelConfig.kernel: got 'hopper', which cannot run dense_forward here"):
         jkc.conv2d(*pairs[1], config=hopper)
 
 

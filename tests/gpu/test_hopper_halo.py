@@ -22,6 +22,9 @@ LINES = [
     (1, 16, 24, 8, 16, (1, 2), (1, 1), (0, 0), (1, 3), (16, 21)),
     (2, 16, 16, 64, 64, (3, 3), (1, 1), (1, 1), (1, 1), (16, 16)),
     (1, 17, 18, 40, 72, (4, 2), (1, 1), (1, 0), (1, 2), (16, 16)),
+    # A gradient of few rows, of which stages have less room than registers.
+    (1, 32, 16, 16, 16, (3, 1), (1, 1), (1, 0), (1, 1), (32, 16)),
+    (2, 17, 17, 16, 8, (2, 2), (1, 1), (0, 0), (1, 1), (16, 16)),
 ]
 # Dinput with strides: more classes of pixels than one, some without a tap.
 STRIDED = [

@@ -171,7 +171,7 @@ def test_shardings_that_do_not_fit(options, message):
     odd = jkc.NeighborTable(np.zeros((12, 2), int), num_inputs=4)
     with pytest.raises(ValueError, match="rows: got 8 devices for 12 output rows"):
         jkc.table_shardings(odd, mesh_of(KINDS[0]), rows="data")
-    with pytest.raises(TypeError, match="table must be a NeighborTable, got list"):
+    with pytest.raises(TypeError, match="table: got list, expected a NeighborTable"):
         jkc.table_shardings([], mesh_of(KINDS[0]))
 
 

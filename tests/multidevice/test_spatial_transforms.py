@@ -176,7 +176,7 @@ ERRORS = {
     "table": (
         lambda: knn_conv_sharded(X, W, SPHERE, **OPTIONS),
         TypeError,
-        "table must be a ShardedTable.*Neighbor",
+        "table: got NeighborTable, expected a ShardedTable",
     ),
     "no mesh": (lambda: knn_conv_sharded(X, W, SHARDED, axis_name="space"), ValueError, "mesh: got None outside"),
     "axis": (
@@ -184,16 +184,20 @@ ERRORS = {
         ValueError,
         r"axis_name: got \('spce',\), expected axes of the mesh, which has \('space',\)",
     ),
-    "axis type": (lambda: knn_conv_sharded(X, W, SHARDED, mesh=mesh_of(), axis_name=0), TypeError, "axis_name must be"),
+    "axis type": (
+        lambda: knn_conv_sharded(X, W, SHARDED, mesh=mesh_of(), axis_name=0),
+        TypeError,
+        "axis_name: got 0, expected",
+    ),
     "mesh size": (
         lambda: knn_conv_sharded(X, W, ON_FOUR, **OPTIONS),
         ValueError,
-        r"mesh's size along axis_name \('space',\) must equal the table's num_shards: got 8, expected 4",
+        r"mesh's size along axis_name \('space',\): got 8, expected 4, the table's num_shards",
     ),
     "rows": (
         lambda: knn_conv_sharded(X[:, :162], W, SHARDED, **OPTIONS),
         ValueError,
-        "x's rows .* num_shards \\* source_size of its exchange: got 162, expected 168",
+        "x's rows .*: got 162, expected 168, .*num_shards \\* source_size of its exchange",
     ),
     "slots": (
         lambda: knn_conv_sharded(X, W[:6], SHARDED, **OPTIONS),
@@ -208,19 +212,19 @@ ERRORS = {
     "bias": (
         lambda: knn_conv_sharded(X, W, SHARDED, np.ones(3), **OPTIONS),
         ValueError,
-        r"bias must have shape \(2,",
+        r"bias: got shape .*, expected \(2,",
     ),
-    "weight rank": (lambda: knn_conv_sharded(X, W[0], SHARDED, **OPTIONS), ValueError, "weight must be"),
-    "x rank": (lambda: knn_conv_sharded(X[0, 0], W, SHARDED, **OPTIONS), ValueError, "x must be"),
+    "weight rank": (lambda: knn_conv_sharded(X, W[0], SHARDED, **OPTIONS), ValueError, "weight: got shape"),
+    "x rank": (lambda: knn_conv_sharded(X[0, 0], W, SHARDED, **OPTIONS), ValueError, "x: got shape"),
     "empty rows": (
         lambda: knn_conv_sharded(X, W, SHARDED, empty_rows="skip", **OPTIONS),
         ValueError,
-        "empty_rows must be .* got 'skip'",
+        "empty_rows: got 'skip', expected",
     ),
     "dtypes": (
         lambda: knn_conv_sharded(X.astype("float16"), W.astype(jnp.bfloat16), SHARDED, **OPTIONS),
         TypeError,
-        "weight must be float32 or float16",
+        "weight: got .*expected float32 or float16",
     ),
     "batch axis": (
         lambda: knn_conv_sharded(X, W, SHARDED, batch_axis_name="space", **OPTIONS),
@@ -237,7 +241,7 @@ ERRORS = {
             batch_axis_name="data",
         ),
         ValueError,
-        r"batch_axis_name: got 'data' for x of shape \(164, 3\) without batch",
+        r"batch_axis_name: got 'data', expected None: x of shape \(164, 3\) has no batch",
     ),
     "whole table inside": (
         lambda: inside_shard_map(P()),
@@ -247,7 +251,7 @@ ERRORS = {
     "implementation": (
         lambda: knn_conv_sharded(X, W, SHARDED, implementation="best", **OPTIONS),
         ValueError,
-        "implementation must be one of",
+        "implementation: got .*expected one of",
     ),
 }
 

@@ -23,8 +23,8 @@ Fiber *left = nullptr, *entered = nullptr;  // of the latest switch
 
 #if defined(__x86_64__)
 
-// Saves the registers that a callee keeps, and where the stack stands in *from; goes on at `to`. swapcontext does the same
-// and two system calls, which took half of the tests' time.
+// Saves the registers that a callee keeps, and where the stack stands in *from; goes on at `to`. swapcontext does the
+// same and two system calls, which took half of the tests' time.
 extern "C" void knnconv_switch_stack(void** from, void* to);
 
 asm(R"(

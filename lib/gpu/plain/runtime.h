@@ -1,8 +1,9 @@
 // The runtime's names and the words of kernels in plain C++, as vendor.h spells them: kernels run on the CPU, a thread
 // block as fibers on one thread (block.h).
 //
-// For tests without a GPU. What they show: faults of indexing, tiling, rounding and barriers, under a sanitizer too. What
-// they do not: the order of memory operations within a GPU, and tensor-core registers (fragment_amd.h has a model).
+// For tests without a GPU. What they show: faults of indexing, tiling, rounding and barriers, under a sanitizer too.
+// What they do not: the order of memory operations within a GPU, and tensor-core registers (fragment_amd.h has a
+// model).
 #pragma once
 
 #include <algorithm>
@@ -91,7 +92,8 @@ namespace knnconv::gpu::plain {
 enum class Error { kSuccess, kNotSupported, kInvalidConfiguration };
 enum class Attribute { kMultiprocessors, kMajor, kMinor, kSharedBytes };
 
-// Two devices: number 0 has the shared memory of a recent NVIDIA GPU, number 1 that of AMD's and of the oldest NVIDIA ones.
+// Two devices: number 0 has the shared memory of a recent NVIDIA GPU, number 1 that of AMD's and of the oldest NVIDIA
+// ones.
 inline constexpr int kSharedBytes[] = {227 << 10, 64 << 10};
 
 inline Error GetAttribute(int* value, Attribute attribute, int device) {

@@ -89,6 +89,13 @@ GroupStrides Own(const std::vector<int64_t>& sizes, int64_t matrix) {
   return strides;
 }
 
+// Rules hold for whatever device is asked about, with fewer multiprocessors than a cluster has blocks, too.
+void CheckFewMultiprocessors() {
+  constexpr Device kOne{1, 90, 227 << 10};
+  Require("one multiprocessor", Ask(Sources(128, 60, 60, 9, 256, 256), kOne) == kHopperTiles &&
+                                    Ask(Image(true, 8, 16, 128, 128), kOne) == kHopperTiles);
+}
+
 // Tables, one a sample, and weights, one a group.
 void CheckGroups() {
   for (bool dinput : {false, true}) {
@@ -293,6 +300,7 @@ void CheckOffsets() {
 }  // namespace
 
 int main() {
+  CheckFewMultiprocessors();
   CheckFamilies();
   CheckTiles();
   CheckHopperTiles();

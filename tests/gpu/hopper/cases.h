@@ -140,6 +140,7 @@ inline std::vector<Case> ValueCases() {
       add(Dinput(Dense("dense 3x3", 5, 13, 11, 72, 136, 3, 1, 1)), type, out, 0, false);
       add(Dinput(Dense("dense 3x3 s2", 3, 15, 12, 64, 72, 3, 2, 1)), type, out, 0, false);
       add(Dinput(Dense("dense 1x1 s3", 3, 15, 13, 64, 72, 1, 3, 0)), type, out, 0, false);
+      add(Dinput(Dense("dense 1x1 s2 p1", 3, 9, 7, 64, 72, 1, 2, 1)), type, out, 0, false);
       add(Dinput(Dense("dense 5x5 s3 d2", 3, 31, 29, 64, 72, 5, 3, 4, 2)), type, out, 0, false);
       add(Dinput(Dense("dense 3x3 p-1", 3, 14, 11, 64, 64, 3, 1, -1)), type, out, 0, false);
       // More tiles than multiprocessors, of each height.

@@ -1,10 +1,13 @@
 // Runs Hopper's TapGemm by itself: values against one thread a result in double, then times of the shapes that matter.
 //
-//     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check.cu lib/hopper/tap_gemm*.cu
-//         lib/hopper/{tap_gemm,tap_choice,pixel_classes,tensor_map}.cc lib/gpu/hub_sums.cu -o check
-//     check [all|values|few|times] [names of cases]
+//     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check.cu
+//         lib/hopper/tap_gemm*.cu lib/hopper/{tap_gemm,tap_choice,pixel_classes,tensor_map}.cc lib/gpu/hub_sums.cu
+//         -o check
+//     check [all|values|few|times] [names of cases] [tile=128x64 "tile=split 128x128" ...]
+//     check random seed count
 //
-// `few` are values of one type in the narrowest tile of each kind, for compute-sanitizer.
+// `few` are values of one type in the narrowest tile of each kind, for compute-sanitizer. Values may be of named tiles
+// alone.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -13,6 +16,7 @@
 #include "gpu/hub_sums.h"
 #include "hopper/tap_gemm.h"
 #include "problem.h"
+#include "random_cases.h"
 
 namespace {
 
@@ -40,7 +44,7 @@ __global__ void Compare(TapGemm g, const int* begin, const int* source, const in
   const size_t weight_base = matrix(g.weight_groups);
   begin += group * g.nodes;
   double sum = 0, bound = 0;
-  const double sums = (begin[n + 1] - begin[n]) * (g.depth / 16.0);  // of 16 products, each truncated to fp32
+  const double sums = (begin[n + 1] - begin[n]) * ceil(g.depth / 16.0);  // of 16 products, each truncated to fp32
   for (int p = begin[n]; p < begin[n + 1]; ++p) {
     for (int d = 0; d < g.depth; ++d) {
       const size_t at = g.transposed ? (size_t(slot[p]) * g.columns + o) * g.depth + d
@@ -157,6 +161,41 @@ const char* Name(const TileForm& form) {
   return form.source == Source::kRows ? "rows " : form.resident ? "resident " : "";
 }
 
+// What a case is, and the tile it runs in.
+void Tell(const Case& c, const TileForm& form) {
+  std::printf("  in %s, type %d to %d, tile %s%d x %d\n", c.name.c_str(), static_cast<int>(c.type),
+              static_cast<int>(c.out_type), Name(form), form.rows, form.columns);
+  std::printf("  kind %d%s, batch %d, %d to %d, %d of %d, %d taps, %d slots, holes %g, %d groups (%d %d %d)\n",
+              static_cast<int>(c.kind), c.transposed ? " transposed" : "", c.batch, c.depth, c.columns, c.nodes,
+              c.source_rows, c.taps, c.slots, c.holes, c.groups, c.own_source, c.own_weight, c.own_table);
+  if (c.kind != Taps::kWindow) return;
+  std::printf("  %d x %d to %d x %d, kernel %d x %d, stride %d x %d, padding %d x %d, dilation %d x %d\n", c.size[0],
+              c.size[1], c.out[0], c.out[1], c.kernel[0], c.kernel[1], c.stride[0], c.stride[1], c.padding[0],
+              c.padding[1], c.dilation[0], c.dilation[1]);
+}
+
+// Runs a case and waits for it.
+void RunAndWait(const Problem& p, const TileForm& form) {
+  Run(p.gemm, form);
+  const cudaError_t ran = cudaStreamSynchronize(stream);
+  if (ran == cudaSuccess) return;
+  std::printf("FAILED: %s\n", cudaGetErrorString(ran));
+  Tell(p.c, form);
+  std::exit(1);
+}
+
+std::vector<Case> Random(unsigned seed, int count) {
+  RandomCases random(seed);
+  std::vector<Case> cases;
+  for (int i = 0; i < count; ++i) cases.push_back(random.Next());
+  return cases;
+}
+
+// As arguments name it.
+std::string Argument(const TileForm& form) {
+  return std::string("tile=") + Name(form) + std::to_string(form.rows) + "x" + std::to_string(form.columns);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -165,33 +204,45 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
   const bool few = what == "few";
   int failures = 0, runs = 0;
-  const auto wanted = [&](const Case& c) { return argc <= 2 || std::find(argv + 2, argv + argc, c.name) != argv + argc; };
-  for (const Case& c : what == "times" ? std::vector<Case>() : ValueCases()) {
+  const bool random = what == "random" && argc == 4;
+  std::vector<Case> cases;
+  if (random) {
+    cases = Random(std::stoul(argv[2]), std::stoi(argv[3]));
+  } else if (what != "times") {
+    cases = ValueCases();
+  }
+  const std::vector<std::string> words(argv + std::min(argc, random ? 4 : 2), argv + argc);
+  const auto is_tile = [](const std::string& word) { return word.rfind("tile=", 0) == 0; };
+  const auto named = [&](const std::string& word) { return std::count(words.begin(), words.end(), word) > 0; };
+  const auto tiles_named = std::count_if(words.begin(), words.end(), is_tile);
+  const bool all_cases = tiles_named == static_cast<std::ptrdiff_t>(words.size()), all_tiles = tiles_named == 0;
+  const auto wanted = [&](const Case& c) { return all_cases || named(c.name); };
+  const auto wanted_tile = [&](const TileForm& form) {
+    return all_tiles ? !few || IsNarrowest(form) : named(Argument(form));
+  };
+  for (const Case& c : cases) {
     if (!wanted(c) || (few && (c.type != Element::kBF16 || c.out_type != c.type))) continue;
     Problem p = Make(c, 1);
     TapForm chosen;
     const bool takes = Choose(p.gemm, &chosen);
-    if (!takes) std::printf("%s: not taken\n", c.name.c_str());
+    if (!takes && !random) std::printf("%s: not taken\n", c.name.c_str());
     for (const TileForm& form : kForms) {
-      if (!takes || !Has(p, form) || (few && !IsNarrowest(form))) continue;
+      if (!takes || !Has(p, form) || !wanted_tile(form)) continue;
       CHECK(cudaMemset(p.outs[0], 0xff, p.out_elements * 4 + 64));
       CHECK(cudaDeviceSynchronize());  // the stream does not wait for it
-      Run(p.gemm, form);
-      CHECK(cudaStreamSynchronize(stream));
+      RunAndWait(p, form);
       ++runs;
       const std::vector<char> bytes = Bytes(p);
       const bool right = IsRight(p, form, size_t{1} << 40);
-      Run(p.gemm, form);
-      CHECK(cudaStreamSynchronize(stream));
+      RunAndWait(p, form);
       const bool same = Bytes(p) == bytes;
       if (!right || !same) {
         ++failures;
         if (!same) std::printf("  OTHER BITS in the second run\n");
-        std::printf("  in %s, type %d to %d, tile %s%d x %d\n", c.name.c_str(), static_cast<int>(c.type),
-                    static_cast<int>(c.out_type), Name(form), form.rows, form.columns);
+        Tell(c, form);
       }
     }
-    if (takes && c.kind == Taps::kSources) {  // all rows
+    if (takes && all_tiles && c.kind == Taps::kSources) {  // all rows
       const TileForm tile = few ? TileForm{Source::kBoxes, 128, 64} : chosen.tile;
       Run(p.gemm, tile);
       RunHubs(p.gemm, p.partials);
@@ -206,7 +257,7 @@ int main(int argc, char** argv) {
     Free(&p);
   }
   std::printf("%d of %d runs wrong\n", failures, runs);
-  if (few || what == "values") return failures != 0 || runs == 0;
+  if (few || random || what == "values") return failures != 0 || runs == 0;
   for (const Case& c : TimedCases()) {
     if (!wanted(c)) continue;
     Problem p = Make(c, 4);

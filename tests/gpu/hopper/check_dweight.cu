@@ -1,7 +1,7 @@
 // Holds Hopper's weight gradients to sums in double precision, tile by tile, and times them. Not part of the test
-// suite: a program for work on the kernels, without JAX. Its argument: check, few, chain, time, time32, small or once.
-// `few`, with names of cases behind it, checks these in the tiles of their choice, for compute-sanitizer; `time` with
-// names times these.
+// suite: a program for work on the kernels, without JAX. Its argument: check, few, chain, random, time, time32, small
+// or once. `few`, with names of cases behind it, checks these in the tiles of their choice, for compute-sanitizer;
+// `random` has a seed and a count behind it; `time` with names times these.
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib -DKNNCONV_HOPPER_POLLS='(1<<26)'
 //         tests/gpu/hopper/check_dweight.cu lib/hopper/dweight*.c* lib/hopper/tensor_map.cc -o check_dweight
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dweight_random.h"
 #include "dweight_times.h"
 #include "dweight_values.h"
 
@@ -61,6 +62,43 @@ int CheckFew(const std::vector<std::string>& names) {
     }
   }
   return failures + (found < names.size());
+}
+
+// Tiles that can serve a case: -1, the one that its shape chooses, and one more. None if the kernels do not take it.
+std::vector<int> TilesOf(const Case& c, RandomCases* random) {
+  gpu::Device device;
+  Check(gpu::GetDevice(0, &device));
+  Problem p = Make<__nv_bfloat16>(c, Element::kF32, false, false, 1, 1 << 26);
+  std::vector<int> tiles, others;
+  for (int tile = 0; tile < hopper::kDweightTileCount; ++tile) {
+    const auto plan = [&](const auto& taps) { return hopper::PlanDweight(p.dweight, taps, device, tile); };
+    if (Takes(p) && WithTaps(p, plan).tile == tile) others.push_back(tile);
+  }
+  if (!others.empty()) tiles = {-1, others[random->Pick(0, static_cast<int>(others.size()) - 1)]};
+  Free(p);
+  return tiles;
+}
+
+int CheckRandom(unsigned seed, int count) {
+  RandomCases random(seed);
+  int failures = 0, checks = 0;
+  for (int i = 0; i < count; ++i) {
+    const Case c = random.Next();
+    for (int tile : TilesOf(c, &random)) {
+      const bool zero = random.Pick(0, 1) == 0;
+      const int failed = i % 2 == 0 ? CheckCase<__nv_bfloat16>(c, Element::kF32, tile, zero)
+                                    : CheckCase<__half>(c, Element::kF16, tile, zero);
+      if (failed > 0) {
+        std::printf("  batch %d, %d to %d, %d x %d of %d, slots %d, out %d x %d, groups %d x %d x %d (%u %u %u)\n",
+                    c.batch, c.channels, c.columns, c.outputs, c.neighbours, c.sources, c.slots, c.out[0], c.out[1],
+                    c.dims[0], c.dims[1], c.dims[2], c.own_x, c.own_g, c.own_table);
+      }
+      failures += failed;
+      ++checks;
+    }
+  }
+  std::printf("%d failures in %d checks\n", failures, checks);
+  return failures;
 }
 
 int CheckChains() {
@@ -160,6 +198,7 @@ int main(int argc, char** argv) {
   int failures = 0;
   if (what == "all" || what == "check") failures += CheckTiles();
   if (what == "few") failures += CheckFew(names);
+  if (what == "random" && argc == 4) failures += CheckRandom(std::stoul(argv[2]), std::stoi(argv[3]));
   if (what == "all" || what == "chain") failures += CheckChains();
   if (what == "all" || what == "time") TimeAll(Element::kBF16, 1 << 30, names);
   if (what == "time32") TimeAll(Element::kF32);

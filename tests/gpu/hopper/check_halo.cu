@@ -4,7 +4,7 @@
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check_halo.cu
 //         lib/hopper/halo*.cu lib/hopper/{halo,halo_plan,halo_dweight,halo_dweight_plan,pixel_classes,tensor_map}.cc
 //         lib/gpu/{halo_plan,halo_dweight_plan}.cc -o check_halo
-//     check_halo [all|values|few|times|once] [random problems, or part of the names to time]
+//     check_halo [all|values|few|times|once] [random problems [but the first], or part of the names to time]
 // few: values of one type in each kind of tile, for compute-sanitizer; once: runs what it would time, for a profiler.
 #include <algorithm>
 #include <random>
@@ -61,6 +61,7 @@ struct Problem {
   float *db, *partials;
   int64_t partial_elements;
   Element out_type;
+  int number = 0;  // of random ones
 };
 
 Problem Make(const Window& w, Element x_type, Element type, Element out_type, int64_t slices, uint32_t seed) {
@@ -167,6 +168,16 @@ Window RandomWindow() {
   return w;
 }
 
+void Tell(const Problem& p, Pass pass) {
+  const Window& w = p.w;
+  std::printf("  %d, %s: %dx%dx%d, %d -> %d, kernel %dx%d, stride %dx%d, padding %dx%d, dilation %dx%d, out %dx%d, ",
+              p.number, kNames[static_cast<int>(pass)], w.batch, w.in[0], w.in[1], w.channels, w.columns, w.kernel[0],
+              w.kernel[1], w.stride[0], w.stride[1], w.padding[0], w.padding[1], w.dilation[0], w.dilation[1], w.out[0],
+              w.out[1]);
+  std::printf("types %d %d %d, %lld partials\n", static_cast<int>(p.a.x_type), static_cast<int>(p.a.type),
+              static_cast<int>(p.out_type), static_cast<long long>(p.partial_elements));
+}
+
 // The number of passes that come out wrong; counts those that the kernels take.
 int CheckPasses(const Problem& p, int (*runs)[3]) {
   const Window& w = p.w;
@@ -175,15 +186,16 @@ int CheckPasses(const Problem& p, int (*runs)[3]) {
     CHECK(cudaMemset(p.out, 0xff, 4 * Results(w, pass)));
     if (!Run(p, pass, false, nullptr)) continue;
     ++(*runs)[static_cast<int>(pass)];
+    if (const cudaError_t ran = cudaDeviceSynchronize(); ran != cudaSuccess) {
+      std::printf("FAILED: %s\n", cudaGetErrorString(ran));
+      Tell(p, pass);
+      std::exit(1);
+    }
     const int64_t wrong = Wrong(p, pass);
     if (wrong == 0) continue;
     ++failures;
-    std::printf("%s: %lld of %lld wrong: %dx%dx%d, %d -> %d, kernel %dx%d, stride %dx%d, padding %dx%d, "
-                "dilation %dx%d, out %dx%d, types %d %d %d\n", kNames[static_cast<int>(pass)],
-                static_cast<long long>(wrong), static_cast<long long>(Results(w, pass)), w.batch, w.in[0], w.in[1],
-                w.channels, w.columns, w.kernel[0], w.kernel[1], w.stride[0], w.stride[1], w.padding[0], w.padding[1],
-                w.dilation[0], w.dilation[1], w.out[0], w.out[1], static_cast<int>(p.a.x_type),
-                static_cast<int>(p.a.type), static_cast<int>(p.out_type));
+    std::printf("%lld of %lld wrong\n", static_cast<long long>(wrong), static_cast<long long>(Results(w, pass)));
+    Tell(p, pass);
   }
   return failures;
 }
@@ -193,14 +205,16 @@ int Told(int failures, const int (&runs)[3]) {
   return failures;
 }
 
-int CheckValues(int problems) {
+// Of random problems, those from number `first` on.
+int CheckValues(int problems, int first) {
   int failures = 0, runs[3] = {};
   for (int i = 0; i < problems; ++i) {
     const Window w = RandomWindow();
     const Element type = Pick(0, 1) == 0 ? Element::kF16 : Element::kBF16, wide = Element::kF32;
     const bool float_x = w.channels <= 4 && Pick(0, 1) == 0;
     const Element x_type = float_x ? wide : type, out_type = Pick(0, 1) == 0 ? wide : type;
-    const Problem p = Make(w, x_type, type, out_type, Pick(0, 1) == 0 ? 200 : 2, rng());
+    Problem p = Make(w, x_type, type, out_type, Pick(0, 1) == 0 ? 200 : 2, rng());
+    p.number = i;
     if (Pick(0, 2) == 0) {  // reaches the results of its taps and no others
       const float infinity = INFINITY;
       const uint32_t bits = type == Element::kF16 ? 0x7c00u : 0x7f80u;
@@ -209,7 +223,7 @@ int CheckValues(int problems) {
                        float_x ? static_cast<const void*>(&infinity) : &bits, ElementBytes(p.a.x_type),
                        cudaMemcpyHostToDevice));
     }
-    failures += CheckPasses(p, &runs);
+    if (i >= first) failures += CheckPasses(p, &runs);
     Free(p);
   }
   return Told(failures, runs);
@@ -218,8 +232,9 @@ int CheckValues(int problems) {
 // Problems that cover all kinds of kernels, for compute-sanitizer.
 int CheckFew() {
   int failures = 0, runs[3] = {};
+  const Window line{1, {32, 16}, 16, 16, {3, 1}, {1, 1}, {1, 0}, {1, 1}, {32, 16}};  // of which dw has few groups
   const Window windows[] = {Square(2, 16, 16, 24, 3, 1, 1), Square(3, 16, 32, 64, 3, 1, 1),
-                            Square(1, 18, 3, 24, 7, 2, 3), Square(2, 36, 3, 64, 5, 1, 2)};
+                            Square(1, 18, 3, 24, 7, 2, 3), Square(2, 36, 3, 64, 5, 1, 2), line};
   for (const Window& w : windows) {
     const Problem p = Make(w, Element::kBF16, Element::kBF16, Element::kBF16, 20, 1);
     failures += CheckPasses(p, &runs);
@@ -261,7 +276,8 @@ int main(int argc, char** argv) {
   if (what == "few") return CheckFew() != 0;
   const bool once = what == "once";
   const std::string wanted = argc > 2 && (once || what == "times") ? argv[2] : "";
-  const int failures = once || what == "times" ? 0 : CheckValues(argc > 2 ? std::atoi(argv[2]) : 200);
+  const auto number = [&](int i, int otherwise) { return argc > i ? std::atoi(argv[i]) : otherwise; };
+  const int failures = once || what == "times" ? 0 : CheckValues(number(2, 200), number(3, 0));
   if (what == "values") return failures != 0;
   const auto time = [&](const char* name, const Window& w, Element x_type) { Time(name, w, x_type, wanted, once); };
   time("256x32x32 3->32", Square(256, 32, 3, 32, 3, 1, 1), Element::kBF16);

@@ -1,6 +1,6 @@
 // One warp writes lines in shared memory and another reads them, in turns, kept apart by barriers at which one lane
-// arrives for its warp, after __syncwarp. This program checks that each line is read as it was written. The racecheck of
-// compute-sanitizer reports hazards all the same; with an argument, every lane arrives and it finds none. Builds of
+// arrives for its warp, after __syncwarp. This program checks that each line is read as it was written. The racecheck
+// of compute-sanitizer reports hazards all the same; with an argument, every lane arrives and it finds none. Builds of
 // checks for racecheck therefore define KNNCONV_LANES_ARRIVE (lib/hopper/ptx.h).
 //
 //     nvcc -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/warp_arrival.cu -o warp_arrival
