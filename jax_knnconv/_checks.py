@@ -9,7 +9,7 @@ import numpy as np
 from jax_knnconv._readiness import IMPLEMENTATIONS
 from jax_knnconv._reading import INT32_MAX
 from jax_knnconv.config import KernelConfig
-from jax_knnconv.table import NeighborTable
+from jax_knnconv.table import NeighborTable, check_arrays
 
 
 def implementation(value: Any) -> str:
@@ -45,10 +45,11 @@ def same(name: str, got: Any, other: str, expected: Any) -> None:
 
 
 def table(value: Any) -> NeighborTable:
-    """A table and nothing else."""
+    """A table and nothing else, whole."""
     if not isinstance(value, NeighborTable):
         hint = ": NeighborTable(indices, num_inputs=...) makes one of indices" if hasattr(value, "shape") else ""
         raise TypeError(f"table: got {type(value).__name__}, expected a NeighborTable{hint}")
+    check_arrays(value)
     return value
 
 

@@ -36,6 +36,10 @@ def as_operand(name: str, value: Any) -> jax.Array:
         raise TypeError(
             f"{name}: got a ShapeDtypeStruct, expected an array: jax.eval_shape takes shapes without values"
         )
+    if not isinstance(value, jax.Array):
+        is_array = any(hasattr(value, protocol) for protocol in ("__array__", "__jax_array__"))
+        if not is_array or isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"{name}: got a {type(value).__name__}, expected a plain array of {_NAMES}")
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub":
         value = value.astype(np.float32)  # before jax makes 32-bit integers of 64-bit ones
     try:

@@ -36,10 +36,17 @@ def as_array(name: str, value: Any) -> np.ndarray:
     """Read a concrete array or nested sequence into NumPy."""
     if not is_concrete(value):
         raise TypeError(f"{name}: got a traced array, expected concrete values: call this outside jit, on the host")
+    given = type(value).__name__
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name}: got a {given}, whose mask would be lost, expected a plain array: fill it first")
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{name}: got what makes no array, expected rows of equal length ({error})") from error
+    if array.dtype == object:
+        what = "an array of objects" if isinstance(value, np.ndarray) else f"{given}, which makes no array of numbers"
+        raise TypeError(f"{name}: got {what}, expected numbers in rows of equal length")
+    return array
 
 
 def as_integers(name: str, value: Any) -> Any:

@@ -12,6 +12,11 @@ from scipy import sparse
 HOLE = -1
 
 
+def _narrowest(count: int) -> type[np.signedinteger]:
+    """The dtype of numbers below `count`: most of what building a large table takes is numbers of taps."""
+    return np.int32 if count <= np.iinfo(np.int32).max else np.int64
+
+
 def _counting_sort(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
     """The stable order that sorts keys in [0, num_keys), and the offsets of each key's run, in linear time.
 
@@ -20,7 +25,8 @@ def _counting_sort(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndar
     if not keys.size:
         return np.zeros(0, np.int64), np.zeros(num_keys + 1, np.int64)
     ones = np.ones(keys.size, np.int8)
-    columns = sparse.csr_array((ones, keys, np.arange(keys.size + 1)), shape=(keys.size, num_keys)).tocsc()
+    starts = np.arange(keys.size + 1, dtype=_narrowest(keys.size + 1))
+    columns = sparse.csr_array((ones, keys, starts), shape=(keys.size, num_keys)).tocsc()
     return columns.indices, columns.indptr
 
 
@@ -52,7 +58,7 @@ def derive_concrete(
     for group in np.ndindex(*groups):
         # Column after column is slot order where the slot is the column.
         flat = indices[group].ravel() if slots is not None else indices[group].T.ravel()
-        taps = np.flatnonzero((flat >= 0) & (flat < num_inputs))
+        taps = np.flatnonzero((flat >= 0) & (flat < num_inputs)).astype(_narrowest(flat.size), copy=False)
         if slots is None:
             tap_slots, tap_rows = np.divmod(taps, max(num_rows, 1))
         else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from jax_knnconv._reading import INT32_MAX
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 
@@ -47,7 +49,8 @@ def resolve_padding(
 
     Raises:
       TypeError: padding is neither a string nor made of integers.
-      ValueError: an unknown string, a wrong number of entries, or negative pads that cut away more than the input.
+      ValueError: an unknown string, a wrong number of entries, negative pads that cut away more than the input, or pads
+        of 2**31 and more.
     """
     if isinstance(padding, str):
         mode = padding.upper()
@@ -58,6 +61,7 @@ def resolve_padding(
         total_h, total_w = (_same_total(*window) for window in zip(sizes, kernel, stride, dilation, strict=True))
         return _split(total_h, mode), _split(total_w, mode)
     pads = _explicit(padding)
+    check_pads(padding, pads)
     for name, size, (low, high) in zip("HW", sizes, pads, strict=True):
         if size + low + high < 0:
             raise ValueError(
@@ -103,6 +107,12 @@ def _pair(entry: Any, padding: Any) -> tuple[int, int]:
     if low is None or high is None:
         raise TypeError(f"padding: got {padding!r} with entry {entry!r}, expected {_EXPECTED}")
     return low, high
+
+
+def check_pads(padding: Any, pairs: Iterable[tuple[int, int]]) -> None:
+    """Raise unless index arithmetic can hold the pads that `padding` stands for."""
+    if not all(abs(side) <= INT32_MAX for pair in pairs for side in pair):
+        raise ValueError(f"padding: got {padding!r}, expected integers greater than -2**31 and less than 2**31")
 
 
 def _entries(value: Any) -> list[Any] | None:

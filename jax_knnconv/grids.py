@@ -12,6 +12,7 @@ from jax import lax
 
 from jax_knnconv._reading import as_array, as_integers, check_size
 from jax_knnconv._table_orders import HOLE
+from jax_knnconv._window import check_pads
 from jax_knnconv.table import NeighborTable
 
 
@@ -154,4 +155,5 @@ def _read_padding(padding: Any, grid: list[int], windows: list[int], strides: li
         ):
             raise ValueError(f"padding: got {pad!r}, expected an integer or a (low, high) pair of them")
         pairs.append((int(pair[0]), int(pair[1])))
+    check_pads(padding, pairs)
     return pairs

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey
@@ -184,6 +186,36 @@ class NeighborTable:
         return _unflatten, (_sizes(self), tuple(getattr(self, name) for name in LEAVES))
 
 
+def check_arrays(table: NeighborTable) -> None:
+    """Raise unless a table's arrays belong together.
+
+    A tree map may cut or cast them, and a `shard_map` shard some of them only. Kernels trust the derived orders, which
+    would then lead them past the end of their operands.
+    """
+    shape: tuple[int, ...] = getattr(table.indices, "shape", ())
+    *groups, rows, taps = shape if len(shape) >= 2 else (0, 0)
+    order = (*groups, rows * taps)
+    expected: dict[str, Any] = {
+        "indices": shape if len(shape) >= 2 else "[..., M, K]",
+        "source_offsets": (*groups, table.num_inputs + 1, 2),
+        "source_rows": order,
+        "source_slots": order,
+    }
+    if table.slots is not None or table.num_slots != taps:
+        expected["slots"] = expected["indices"]
+        expected["slot_offsets"] = (*groups, table.num_slots + 1, 2)
+        expected["slot_rows"] = expected["slot_sources"] = order
+    for name in LEAVES:
+        array, wanted = getattr(table, name), expected.get(name)
+        got = getattr(array, "shape", None), getattr(array, "dtype", None)
+        if (array is not None) if wanted is None else got != (wanted, np.int32):
+            what = "None" if array is None else type(array).__name__ if got[0] is None else f"{got[1]} {got[0]}"
+            raise ValueError(
+                f"table: got {what} as its {name}, expected {wanted and f'int32 {wanted}'}: the arrays of a "
+                "NeighborTable cannot be cut, cast or sharded one by one; make a new table of the indices"
+            )
+
+
 def _sizes(table: NeighborTable) -> tuple[int, int]:
     return table.num_inputs, table.num_slots
 
@@ -204,6 +236,13 @@ jax.tree_util.register_pytree_with_keys(
     lambda table: (tuple((GetAttrKey(name), getattr(table, name)) for name in LEAVES), _sizes(table)),
     _unflatten,
     lambda table: (tuple(getattr(table, name) for name in LEAVES), _sizes(table)),
+)
+# Exported programs may take and return tables.
+jax.export.register_pytree_node_serialization(
+    NeighborTable,
+    serialized_name="jax_knnconv.NeighborTable",
+    serialize_auxdata=lambda sizes: json.dumps(sizes).encode(),
+    deserialize_auxdata=lambda data: tuple(json.loads(data)),
 )
 
 

@@ -224,6 +224,8 @@ def test_empty(shape):
     dx, dw = back(jnp.ones_like(y))
     assert dx.shape == shape
     assert dw.shape == weight.shape
+    np.testing.assert_array_equal(jkc.conv2d_dinput(jnp.ones_like(y), weight, shape[1:]), dx)
+    np.testing.assert_array_equal(jkc.conv2d_dweight(x, jnp.ones_like(y), (3, 3))[0], dw)
     if 0 in shape[:3]:
         assert (np.asarray(dw) == 0).all()
     else:

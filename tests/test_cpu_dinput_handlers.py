@@ -194,3 +194,27 @@ def test_offsets_beyond_2_31_elements():
     assert dx.shape == (n, c)
     assert np.count_nonzero(dx[:-1].view(np.uint16)) == 0
     np.testing.assert_array_equal(dx[-1], np.ones(c))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel", [(3, 2), (2, 1), (2, 3)])
+def test_taps_of_one_kernel_row_are_not_those_of_the_next(kernel, dtype):
+    """Of two columns, the last tap of a kernel row lies just before the first of the next, but in another row of g."""
+    rng = np.random.default_rng(1)
+    size, out_size, window = (6, 7), (5, 6), {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    g, weight = random(rng, (2, *out_size, 4), dtype), random(rng, (*kernel, 16, 4), dtype)
+    dx = dense_dinput(g, weight, size, **window)
+    table = window_table(size, out_size, kernel, **window)
+    assert_close(flat_pixels(dx), *knn_dinput_answer(flat_pixels(g), flat_slots(weight), table, num_inputs=42))
+
+
+@pytest.mark.parametrize("channels", [16, 3])
+def test_hubs_of_every_batch_entry(channels):
+    """More entries than a task takes: each reads its own sum of a hub of 18,000 taps."""
+    rng = np.random.default_rng(6)
+    g = rng.integers(-3, 4, (130, 20_000, 2)).astype(np.float32)
+    weight = rng.integers(-2, 3, (1, channels, 2)).astype(np.float32)
+    indices = (np.arange(20_000, dtype=np.int32) >= 18_000).astype(np.int32)[:, None]
+    dx = knn_dinput(g, weight, indices, num_inputs=2)
+    sums = np.stack([g[:, :18_000].sum(1, dtype=np.float64), g[:, 18_000:].sum(1, dtype=np.float64)], axis=1)
+    np.testing.assert_array_equal(dx, sums @ weight[0].T)  # small integers: float32 sums are exact

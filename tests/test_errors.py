@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 
 import jax_knnconv as jkc
 
@@ -25,6 +26,12 @@ CASES = {
         ValueError,
         r"stride: got 2147483648, .*less than 2\*\*31",
     ),
+    "dilation too long": (lambda: jkc.conv2d(X, W, dilation=2**63), ValueError, r"dilation: got .*less than 2\*\*31"),
+    "padding too long": (
+        lambda: jkc.conv2d(X, W, padding=((0, 0), (2**63, 0))),
+        ValueError,
+        r"padding: got .*less than 2\*\*31",
+    ),
     "stride zero": (lambda: jkc.conv2d(X, W, stride=0), ValueError, "stride: got 0, expected a positive int"),
     "stride length": (lambda: jkc.conv2d(X, W, stride=(1, 2, 3)), ValueError, "stride"),
     "stride float": (lambda: jkc.conv2d(X, W, stride=1.5), ValueError, "stride: got 1.5, expected"),
@@ -39,6 +46,12 @@ CASES = {
         "weight: got bfloat16, expected float32 or float16",
     ),
     "complex": (lambda: jkc.conv2d(X.astype("complex64"), W), TypeError, "x: got complex64, expected float32"),
+    "sparse": (lambda: jkc.conv2d(sparse.eye_array(4), W), TypeError, "x: got a dia_array, expected a plain array"),
+    "masked": (
+        lambda: jkc.conv2d(X, np.ma.masked_equal(np.zeros(W.shape, np.float32), 0)),
+        TypeError,
+        "weight: got a MaskedArray, expected a plain array",
+    ),
     "compute dtype": (lambda: jkc.conv2d(X, W, compute_dtype="int8"), TypeError, "compute_dtype: got int8, expected"),
     "compute against x": (
         lambda: jkc.conv2d(X.astype("float16"), W, compute_dtype="bfloat16"),

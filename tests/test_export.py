@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jax_knnconv as jkc
+from jax_knnconv import spatial
 
 TABLE = jkc.NeighborTable(np.array([[0, 1], [2, 3], [1, 2]]), num_inputs=4)
 SLOTTED = jkc.NeighborTable(np.array([[0, 1], [2, 9], [1, 2]]), [[0, 2], [1, 1], [2, 0]], num_inputs=4, num_slots=3)
@@ -101,6 +102,39 @@ def test_exported_program_runs_in_a_fresh_process(platforms, tmp_path):
     values = operands(5)
     for got, want in zip(reload(exported, values, tmp_path), jax.tree.leaves(step(*values)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+TAKES_TABLES = """
+import sys, jax, numpy as np
+import jax_knnconv as jkc
+from jax_knnconv import spatial
+exported = jax.export.deserialize(bytearray(open(sys.argv[1], "rb").read()))
+indices, slots = [[3, 2], [1, 0]], [[2, 1], [0, 0]]
+table = jkc.NeighborTable(indices, slots, num_inputs=4, num_slots=3)
+sharded = spatial.NodePartition([0, 1, 1, 0], num_shards=2).shard_table(
+    jkc.NeighborTable([[3], [0], [1], [2]], num_inputs=4)
+)
+x, weight = np.arange(8.0, dtype=np.float32).reshape(4, 2), np.array([1, 10, 100], np.float32).reshape(3, 1, 1)
+y, same, exchanged = exported.call(x, weight * np.eye(2, dtype=np.float32), table, sharded)
+jax.tree.map(np.testing.assert_array_equal, (same, exchanged), (table, sharded))
+print(y.tolist())
+"""
+
+
+def test_exported_program_takes_and_returns_tables(tmp_path):
+    """Also where the tables of the call are others than those that it was exported with."""
+    table = jkc.NeighborTable([[0, 1], [2, 3]], [[0, 1], [1, 2]], num_inputs=4, num_slots=3)
+    identity = jkc.NeighborTable([[3], [0], [1], [2]], num_inputs=4)
+    sharded = spatial.NodePartition([0, 1, 1, 0], num_shards=2).shard_table(identity)
+    program = jax.jit(lambda x, weight, table, sharded: (jkc.knn_conv(x, weight, table), table, sharded))
+    exported = jax.export.export(program, disabled_checks=CHECKS)(jnp.ones((4, 2)), jnp.ones((3, 2, 2)), table, sharded)
+    path = tmp_path / "program.bin"
+    path.write_bytes(exported.serialize())
+    command = [sys.executable, "-c", TAKES_TABLES, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    # Row 0 reads 100 x[3] and 10 x[2], row 1 reads x[1] and x[0].
+    assert done.stdout.split("\n")[0] == "[[640.0, 750.0], [2.0, 4.0]]"
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])

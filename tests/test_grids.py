@@ -82,6 +82,7 @@ def test_case_30_same_with_stride_2(size, right):
         ({"padding": [(1, 1), (1, 1, 1)]}, ValueError, r"padding: got \(1, 1, 1\)"),
         ({"padding": 1.5}, ValueError, "padding: got 1.5"),
         ({"padding": True}, ValueError, "padding: got True"),
+        ({"padding": [(2**63, -(2**63)), (0, 0)]}, ValueError, r"padding: got .*less than 2\*\*31"),
         ({"shape": (2**16, 2**15)}, ValueError, f"shape, number of cells N: got {2**31}"),
         ({"padding": 2**16}, ValueError, f"shape, number of output cells M: got {(2**17 + 2) ** 2}"),
     ],

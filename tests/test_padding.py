@@ -92,7 +92,12 @@ AS_THEY_ARE = {
     "a small call": (dense(63, 65, batch=1), ["63x", "65x"]),
     "few channels": (dense(17, 64, batch=64), ["17x", "64x"]),
     "few outputs": ({"dense_forward": dense(64, 17, batch=64)["dense_forward"]}, ["64x", "17x"]),
-    "points": (knn(3, 65, batch=128), ["3x", "65x"]),
+    "the most that are few": (dense(32, 63, batch=64), ["32x", "63x"]),
+    "the most that are few outputs": (
+        {name: call for name, call in dense(63, 32, batch=64).items() if name != "dense_dweight"},
+        ["63x", "32x"],
+    ),
+    "points": (knn(4, 65, batch=512), ["4x", "65x"]),
     "too many zeros": (knn(5, 1, batch=4096), ["5x", "1x"]),
 }
 
@@ -105,6 +110,23 @@ def test_calls_that_keep_their_channels(case):
         for aval, found in zip(operands[:2], given, strict=False):
             assert found.startswith("x".join(map(str, aval.shape)) + "x"), operation
         assert any(size in found for size in sizes for found in given)
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "operation", "lines"),
+    [
+        (33, 63, "dense_forward", "3x3x40x64"),
+        (32, 65, "dense_forward", "3x3x32x72"),
+        (63, 33, "dense_dinput", "3x3x64x40"),
+        (65, 32, "dense_dinput", "3x3x72x32"),
+        (63, 32, "dense_dweight", "3x3x64x32"),
+        (5, 9, "knn_forward", "9x8x16"),
+    ],
+)
+def test_one_more_is_not_few(channels, outputs, operation, lines):
+    function, operands = (dense(channels, outputs, batch=64) | knn(channels, outputs, batch=512))[operation]
+    given, results = call_types(program(function, *operands), operation)
+    assert f"{lines}xbf16" in (*given, *results)
 
 
 def test_one_tap_is_not_few():

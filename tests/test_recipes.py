@@ -64,6 +64,10 @@ def test_graph_convolution_is_that_of_the_normalised_adjacency_matrix(names):
     close(found["scale"][:, 0], norm)
 
 
+def test_a_sparse_matrix_sums_what_its_rows_name(names):
+    close(names["Graphs and sparse kernels"]["sums"], [[1], [2], [1], [0]])
+
+
 def test_a_grid_that_closes_on_itself_is_a_dense_convolution_of_a_wrapped_image(names):
     table = names["Spheres and rings"]["table"]
     rng = np.random.default_rng(1)

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 from table_checks import traced_table
 
+import jax_knnconv as jkc
 from jax_knnconv._table_orders import to_words
-from jax_knnconv.table import NeighborTable
+from jax_knnconv.table import LEAVES, NeighborTable
 
 
 @pytest.mark.parametrize(
@@ -18,6 +20,11 @@ from jax_knnconv.table import NeighborTable
         ((jnp.zeros((2, 2), jnp.bfloat16),), TypeError, "indices: got dtype bfloat16"),
         (([0, 1],), ValueError, r"indices: got shape \(2,\), expected \[M, K\]"),
         (([[0, 1], [2]],), ValueError, "indices: got what makes no array"),
+        ((np.array([[0, 1], [2]], object),), TypeError, "indices: got an array of objects, expected .* equal length"),
+        ((None,), TypeError, "indices: got NoneType, which makes no array of numbers"),
+        ((sparse.eye_array(2, format="csr"),), TypeError, r"indices: got csr_array, which makes no array"),
+        ((np.ma.masked_equal([[0, -1]], -1),), TypeError, "indices: got a MaskedArray, whose mask would be lost"),
+        (([[0, 1]], np.ma.masked_equal([[0, -1]], -1), 2), TypeError, "slots: got a MaskedArray"),
         (([[0, 1]], [[0.0, 1.0]], 2), TypeError, "slots: got dtype float64"),
         (([[0, 1]], [[0, 1, 2]], 3), ValueError, r"slots: got shape \(1, 3\), expected indices' shape \(1, 2\)"),
         (([[0, 1]], [[0, 1]]), TypeError, "num_slots: got None"),
@@ -85,3 +92,45 @@ def test_rows_that_cannot_be_split(parts, error, text):
         NeighborTable(np.zeros((4, 2), int), num_inputs=4).split_rows(parts)
     with pytest.raises(ValueError, match=r"split_rows: got NeighborTable\(group_shape=\(2,\).*without groups"):
         NeighborTable(np.zeros((2, 4, 2), int), num_inputs=4).split_rows(2)
+
+
+CALLS = {
+    "conv": lambda table: jkc.knn_conv(jnp.ones((4, 2)), jnp.ones((3, 2, 2)), table),
+    "dinput": lambda table: jkc.knn_dinput(jnp.ones((5, 2)), jnp.ones((3, 2, 2)), table),
+    "dweight": lambda table: jkc.knn_dweight(jnp.ones((4, 2)), jnp.ones((5, 2)), table),
+    "backward": lambda table: jkc.knn_backward(jnp.ones((5, 2)), jnp.ones((4, 2)), jnp.ones((3, 2, 2)), table),
+    "pool": lambda table: jkc.knn_pool(jnp.ones((4, 2)), table),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+@pytest.mark.parametrize("slots", [None, [2, 0, 1]])
+def test_tables_whose_arrays_were_changed_one_by_one(call, slots):
+    """As a tree map over a whole state does: kernels would read past the ends of what they are given."""
+    table = NeighborTable(np.arange(15).reshape(5, 3) % 4, slots, num_inputs=4, num_slots=3)
+    call(table)
+    call(jax.tree.map(np.asarray, table))
+    for change, text in (
+        (lambda array: array[:2], r"got int32 \(2, 2\) as its source_offsets, expected int32 \(5, 2\)"),
+        (lambda array: array[0], r"got int32 \(3,\) as its indices, expected int32 \[\.\.\., M, K\]"),
+        (lambda array: array.astype(jnp.float16), r"got float16 \(5, 3\) as its indices, expected int32 \(5, 3\)"),
+        (lambda array: 0, "got int as its indices"),
+        (lambda array: None, "got None as its indices"),
+    ):
+        with pytest.raises(ValueError, match=f"table: {text}"):
+            call(jax.tree.map(change, table))
+
+
+@pytest.mark.parametrize("slots", [None, [2, 0, 1]])
+@pytest.mark.parametrize("name", LEAVES)
+def test_tables_with_one_array_of_another(name, slots):
+    """Each of a table's arrays is looked at; without slots, that there are none."""
+    table, other = (
+        NeighborTable(np.zeros((2, rows, 3), int), slots or other_slots, num_inputs=sources, num_slots=num_slots)
+        for rows, sources, num_slots, other_slots in ((5, 4, 3, None), (6, 7, 4, [0, 1, 2]))
+    )
+    leaves, structure = jax.tree.flatten(table, is_leaf=lambda leaf: leaf is None)
+    leaves[LEAVES.index(name)] = getattr(other, name)
+    broken = jax.tree.unflatten(structure, leaves)
+    with pytest.raises(ValueError, match=r"table: got .* as its \w+, expected"):
+        jkc.knn_conv(jnp.ones((2, 4, 2)), jnp.ones((3, 2, 2)), broken)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import jax
 import jax.export
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from lowered_calls import lowered
 
+import jax_knnconv as jkc
 from jax_knnconv._workspace import dinput_workspace
 
 
@@ -48,3 +52,18 @@ def test_sizes_without_a_value():
     (batch,) = jax.export.symbolic_shape("b")
     assert room(batch, channels=5) == 50 * batch
     assert room(batch) == 30 * batch + 5184
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("batch", [(), (7,), (2, 7)])
+def test_programs_ask_for_room_by_all_batch_dimensions(batch):
+    """64 rows of 9 taps, 576, are 3 units; the calls of one pass and of both give it for every batch entry."""
+    table = jkc.NeighborTable(np.arange(576).reshape(64, 9) % 10, num_inputs=10)
+    x, g = jnp.ones((*batch, 10, 5), "bfloat16"), jnp.ones((*batch, 64, 3), "bfloat16")
+    weight = jnp.ones((9, 5, 3), "bfloat16")
+    for operation, call in {
+        "knn_dinput": lambda: jkc.knn_dinput(g, weight, table),
+        "knn_backward": lambda: jkc.knn_backward(g, x, weight, table),
+    }.items():
+        (line,) = (text for text in lowered(call).splitlines() if f"@jax_knnconv_{operation}" in text)
+        assert f"tensor<{2 * 3 * 5 * int(np.prod(batch))}xf32>" in line.rpartition("->")[2], operation

@@ -7,6 +7,7 @@ import oracle
 import pytest
 from xla_calls import DTYPES, UNIT, knn_passes
 
+import jax_knnconv as jkc
 from jax_knnconv._xla import cast, dense, knn
 
 HALVES = DTYPES[1:]
@@ -120,3 +121,41 @@ def test_fp32_operand_of_16_bit_product_is_rounded(dtype):
     dw, db = weight(np.full((1, 1, 1, 1), x))
     assert dw.item() == 1
     assert db.shape == (0,)
+
+
+@pytest.mark.parametrize("stride", [1, 3, 2**31 - 1])
+@pytest.mark.parametrize("dilation", [40, 2**31 - 1])
+def test_taps_and_windows_far_outside_the_image(stride, dilation):
+    """Only the middle tap reads anything; memory is that of images, not of what lies between taps or windows."""
+    rng = np.random.default_rng(0)
+    x, weight, bias = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((2, 7, 5, 3), (3, 3, 3, 4), (4,)))
+    options = {"stride": stride, "dilation": dilation, "implementation": "xla"}
+    y, back = jax.vjp(lambda x, weight: jkc.conv2d(x, weight, bias, **options), x, weight)
+    g = rng.integers(-3, 4, y.shape).astype(np.float32)
+    # SAME centres the windows; half a pixel goes to the right.
+    free = [size - 1 - (windows - 1) * stride for size, windows in zip((7, 5), y.shape[1:3], strict=True)]
+    at = np.ix_(*((f + 1) // 2 + stride * np.arange(n) for f, n in zip(free, y.shape[1:3], strict=True)))
+    read = x[:, at[0], at[1]]
+    np.testing.assert_array_equal(y, read @ weight[1, 1] + bias)
+    dx, dw = np.zeros_like(x), np.zeros_like(weight)
+    dx[:, at[0], at[1]] = g @ weight[1, 1].T
+    dw[1, 1] = np.einsum("bijc,bijo->co", read, g)
+    for got, want in zip(back(jnp.asarray(g)), (dx, dw), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("which", ["dinput", "dweight"])
+def test_memory_of_gradients_does_not_grow_with_dilation(which, stride):
+    x, weight = jnp.ones((4, 32, 32, 8)), jnp.ones((3, 3, 8, 8))
+    g = jnp.ones((4, 32 // stride, 32 // stride, 8))
+
+    def temporary(dilation):
+        options = {"stride": stride, "dilation": dilation, "implementation": "xla"}
+        if which == "dinput":
+            call, operands = lambda g, w: jkc.conv2d_dinput(g, w, x.shape, **options), (g, weight)
+        else:
+            call, operands = lambda x, g: jkc.conv2d_dweight(x, g, (3, 3), **options), (x, g)
+        return jax.jit(call).lower(*operands).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary(1000) < 16 * x.nbytes

@@ -11,7 +11,7 @@ blocks nor, on a GPU, the same bits twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,10 +66,12 @@ def dinput(
 
     def one(g: jax.Array, weight: jax.Array) -> jax.Array:
         images = round_to(flatten_batch(g, 3), weight.dtype)
-        if tuple(stride) == (1, 1):
+        # A single window has no stride; the one that is given may be far wider than the image.
+        steps = [s if windows > 1 else 1 for s, windows in zip(stride, images.shape[1:3], strict=True)]
+        if steps == [1, 1]:
             dx = _dinput_unit_stride(images, weight, padding, dilation, input_size)
         else:
-            dx = _dinput_by_taps(images, weight, stride, padding, dilation, input_size)
+            dx = _dinput_by_taps(images, weight, steps, padding, dilation, input_size)
         return dx.reshape(*g.shape[:-3], *dx.shape[1:]).astype(out_dtype)
 
     return over_groups(one, weight.ndim - 4, g, weight, loop_if_symbolic=True)
@@ -126,6 +128,29 @@ def _extents(windows: Pair, kernel: Pair, stride: Pair, dilation: Pair) -> list[
     return [(n - 1) * s + (k - 1) * d + 1 for n, k, s, d in zip(windows, kernel, stride, dilation, strict=True)]
 
 
+class _Frame(NamedTuple):
+    """What the taps of one dimension read, in boxes of `span` pixels, one a tap: a pixel for every window."""
+
+    first: int  # where the frame begins, counted from the first window's own pixel
+    corners: tuple[int, ...]  # where each tap's box begins in the frame
+    span: int
+
+    @property
+    def extent(self) -> int:
+        return self.corners[-1] + self.span
+
+
+def _frame(windows: int, size: int, padding: int, taps: int, stride: int, dilation: int) -> _Frame:
+    """The frame of a dimension whose pixels [padding, padding + size) exist, counted likewise.
+
+    Boxes that meet none of these may lie anywhere beside them, so that no frame is much wider than what exists and a
+    box on either side, however wide the dilation is.
+    """
+    span = (windows - 1) * stride + 1
+    corners = [min(max(tap * dilation, padding - span), padding + size) for tap in range(taps)]
+    return _Frame(corners[0], tuple(corner - corners[0] for corner in corners), span)
+
+
 def _convolve(
     images: jax.Array, weight: jax.Array, stride: Pair, padding: Pair, dilation: Pair, output_size: Pair
 ) -> jax.Array:
@@ -164,16 +189,17 @@ def _dinput_by_taps(
     g: jax.Array, weight: jax.Array, stride: Pair, padding: Pair, dilation: Pair, input_size: Pair
 ) -> jax.Array:
     """A padded dx in residue classes of the stride, [B, H/s, s, W/s, s, C]: each tap adds to a box inside one class."""
-    (s_h, s_w), (d_h, d_w) = stride, dilation
+    s_h, s_w = stride
     batch, h, w, _ = g.shape
     f_h, f_w, channels, _ = weight.shape
     if 0 in (*g.shape, *weight.shape):
         return jnp.zeros((batch, *input_size, channels), jnp.float32)
-    extents = _extents((h, w), (f_h, f_w), stride, dilation)
-    cells_h, cells_w = (-(-extent // s) for extent, s in zip(extents, stride, strict=True))
+    frames = [_frame(*of) for of in zip((h, w), input_size, padding, (f_h, f_w), stride, dilation, strict=True)]
+    cells_h, cells_w = (-(-frame.extent // s) for frame, s in zip(frames, stride, strict=True))
+    corners_h, corners_w = (jnp.asarray(frame.corners, jnp.int32) for frame in frames)
 
     def add_tap(tap: jax.Array, dx: jax.Array) -> jax.Array:
-        at_h, at_w = tap // f_w * d_h, tap % f_w * d_w
+        at_h, at_w = corners_h[tap // f_w], corners_w[tap % f_w]
         corner = (0, at_h // s_h, at_h % s_h, at_w // s_w, at_w % s_w, 0)
         matrix = weight.reshape(f_h * f_w, channels, -1)[tap].T
         box = lax.dynamic_slice(dx, corner, (batch, h, 1, w, 1, channels))
@@ -182,7 +208,8 @@ def _dinput_by_taps(
 
     dx = jnp.zeros((batch, cells_h, s_h, cells_w, s_w, channels), jnp.float32)
     dx = lax.fori_loop(0, f_h * f_w, add_tap, dx)
-    return _cover(dx.reshape(batch, cells_h * s_h, cells_w * s_w, channels), padding, input_size)
+    starts = [p - frame.first for p, frame in zip(padding, frames, strict=True)]
+    return _cover(dx.reshape(batch, cells_h * s_h, cells_w * s_w, channels), starts, input_size)
 
 
 def _dweight_by_taps(
@@ -195,17 +222,19 @@ def _dweight_by_taps(
     kernel: Pair,
 ) -> jax.Array:
     """images [B, H, W, C], g in blocks of rows -> [F_H, F_W, C, O] in fp32."""
-    (s_h, s_w), (d_h, d_w), (f_h, f_w) = stride, dilation, kernel
-    batch, _, _, channels = images.shape
+    (s_h, s_w), (f_h, f_w) = stride, kernel
+    batch, *sizes, channels = images.shape
     shape = (f_h, f_w, channels, g_blocks.shape[-1])
     if 0 in (*output_size, *images.shape, *shape):
         return jnp.zeros(shape, jnp.float32)
-    spans = _extents(output_size, (1, 1), stride, dilation)
-    images = _cover(images, [-p for p in padding], _extents(output_size, kernel, stride, dilation))
+    frames = [_frame(*of) for of in zip(output_size, sizes, padding, kernel, stride, dilation, strict=True)]
+    corners_h, corners_w = (jnp.asarray(frame.corners, jnp.int32) for frame in frames)
+    starts = [frame.first - p for frame, p in zip(frames, padding, strict=True)]
+    images = _cover(images, starts, [frame.extent for frame in frames])
 
     def product(tap: jax.Array) -> jax.Array:
-        corner = (0, tap // f_w * d_h, tap % f_w * d_w, 0)
-        x = lax.dynamic_slice(images, corner, (batch, *spans, channels))
+        corner = (0, corners_h[tap // f_w], corners_w[tap % f_w], 0)
+        x = lax.dynamic_slice(images, corner, (batch, *(frame.span for frame in frames), channels))
         return outer_sum(row_blocks(x[:, ::s_h, ::s_w]), g_blocks)
 
     return lax.map(product, jnp.arange(f_h * f_w)).reshape(shape)

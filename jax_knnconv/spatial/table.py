@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from jax_knnconv.spatial.exchange import Exchange, schedule
+from jax_knnconv.spatial.exchange import Exchange, Round, schedule
 from jax_knnconv.table import NeighborTable
 
 if TYPE_CHECKING:
@@ -41,6 +43,26 @@ class ShardedTable:
     return_places: jax.Array
     row_counts: jax.Array
     exchange: Exchange = dataclasses.field(metadata={"static": True})
+
+
+def _write_exchange(static: tuple[Exchange]) -> bytes:
+    return json.dumps(dataclasses.asdict(static[0])).encode()
+
+
+def _read_exchange(data: bytes | bytearray) -> tuple[Exchange]:
+    fields: dict[str, Any] = json.loads(data)
+    rounds = tuple(Round(width, tuple(map(tuple, pairs))) for width, pairs in fields.pop("rounds"))
+    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return (Exchange(**{**fields, **lists, "rounds": rounds}),)
+
+
+# Exported programs may take and return sharded tables.
+jax.export.register_pytree_node_serialization(
+    ShardedTable,
+    serialized_name="jax_knnconv.spatial.ShardedTable",
+    serialize_auxdata=_write_exchange,
+    deserialize_auxdata=_read_exchange,
+)
 
 
 def shard_table(
