@@ -46,6 +46,7 @@ struct GatherTile : Base {
   static constexpr int kStages = kRoom / Base::kStageBytes < 16 ? kRoom / Base::kStageBytes : 16;
   static constexpr int kSharedBytes = kStages * Base::kStageBytes + 1024 + 256 + kTableBytes;
   static_assert(kStages >= 3 && kStages >= kTeams);
+  static constexpr bool kMovesRegisters = Base::kWarpgroups > 1;
   // Gathering takes more registers than issuing boxes.
   static constexpr int kProductRegisters = !kHasMoreTeams ? 208 : Base::kWarpgroups < 3 ? 168 : 104;
   static constexpr int kProducerRegisters = Base::kWarpgroups < 3 ? 88 : 80;

@@ -27,13 +27,13 @@
 namespace knnconv::hopper {
 
 template <typename T, typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads, 1)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kRegisterShares)
     DweightKernel(const KNNCONV_PARAMETER CUtensorMap x, const KNNCONV_PARAMETER CUtensorMap g,
                   const KNNCONV_PARAMETER DweightTask task) {
   extern __shared__ unsigned char shared[];
   const DweightRing<Tile> ring(shared);
   const int warp = Uniform(static_cast<int>(threadIdx.x / 32)), warpgroup = warp / 4;
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 32) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
       ring.full[stage].Init(1);
       ring.empty[stage].Init(4 * Tile::kWarpgroups + (task.SumsBoxes() ? kBiasWarps : 0));
@@ -44,11 +44,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     PrefetchTensorMap(&g);
     LaunchDependents();  // the reduction, whose blocks find room when the first of these end
   }
+  DweightProducer<Tile> producer(task, &x, &g);
+  if (warp == 0) producer.Begin();
   __syncthreads();
   if (warpgroup == 0) {
     if constexpr (Tile::kMovesRegisters) ShrinkRegisters<Tile::kProducerRegisters>();
     if (warp == 0) {
-      DweightProducer<Tile>(task, &x, &g).Run(ring);
+      producer.Run(ring);
     } else if (warp <= kBiasWarps && task.SumsBoxes()) {
       DweightBoxBias<T, Tile>(task, static_cast<int>(threadIdx.x) - 32).Run(ring);
     } else if (warp <= kBiasWarps && task.bias_partials != nullptr) {

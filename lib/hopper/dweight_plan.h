@@ -59,12 +59,16 @@ struct DweightSchedule {
   // The first step of a block, and the block of a step. Blocks that have a step more than others are spread evenly: the
   // more cuts meet the ends of tiles, the fewer parts there are.
   KNNCONV_DEVICE int32_t FirstOf(int32_t length, int32_t block) const {
+    // length * at / busy; 32 bits hold each product, since blocks are as many as multiprocessors at most.
     const uint32_t busy = max(BusyBlocks(length), 1u), at = min(static_cast<uint32_t>(block), busy);
-    return static_cast<int32_t>(static_cast<uint64_t>(length) * at / busy);
+    const uint32_t share = static_cast<uint32_t>(length) / busy, left = static_cast<uint32_t>(length) - share * busy;
+    return static_cast<int32_t>(share * at + left * at / busy);
   }
   KNNCONV_DEVICE int32_t BlockOf(int32_t length, int32_t step) const {
-    return static_cast<int32_t>((static_cast<uint64_t>(step + 1) * BusyBlocks(length) - 1) /
-                                static_cast<uint32_t>(length));
+    const uint32_t busy = BusyBlocks(length), steps = static_cast<uint32_t>(length);
+    const uint64_t reached = static_cast<uint64_t>(step + 1) * busy - 1;
+    if (reached >> 32 == 0) return static_cast<int32_t>(static_cast<uint32_t>(reached) / steps);
+    return static_cast<int32_t>(reached / steps);
   }
 };
 

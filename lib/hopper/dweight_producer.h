@@ -57,31 +57,63 @@ template <typename Tile>
 class DweightProducer {
  public:
   KNNCONV_DEVICE DweightProducer(const DweightTask& task, const CUtensorMap* x, const CUtensorMap* g)
-      : task_(task), x_(x), g_(g), lane_(threadIdx.x % 32) {}
+      : task_(task), x_(x), g_(g), lane_(threadIdx.x % 32), walk_(task.schedule, blockIdx.x) {}
+
+  // Finds the first segment and begins to read its nodes, which takes as long as barriers take to be ready.
+  KNNCONV_DEVICE void Begin() {
+    if (walk_.exists()) Enter();
+  }
 
   KNNCONV_DEVICE void Run(const DweightRing<Tile>& ring) {
-    for (DweightWalk walk(task_.schedule, blockIdx.x); walk.exists();) {
-      const DweightSegment segment = walk.segment();
-      walk.Advance(segment.steps);
-      const int first_box = segment.row_tile * Tile::kRowBoxes;
-      first_column_ = segment.column_tile * Tile::kColumns;
-      row_boxes_ = min(Tile::kRowBoxes, task_.boxes - first_box);
-      column_boxes_ = min(Tile::kColumnBoxes, (task_.columns - first_column_ + kBox - 1) / kBox);
-      first_channel_ = first_box % task_.channel_boxes * kBox;
-      slot_ = (first_box + lane_) / task_.channel_boxes;
-      step_bytes_ = row_boxes_ * kBoxBytes + column_boxes_ * kBoxBytes;
-      if constexpr (Tile::kHasStrips) {
-        step_bytes_ += row_boxes_ * (Tile::kTaps - 1) * task_.dense.dilation[1] * kLineBytes;
-      }
-      if (Tile::kHasStrips || task_.kind == TapsKind::kDense) {
-        RunDense(ring, segment);
+    while (segment_.steps > 0) {
+      if (IsDense()) {
+        RunDense(ring);
       } else {
-        RunTable(ring, segment);
+        RunTable(ring);
       }
+      segment_.steps = 0;
+      if (walk_.exists()) Enter();
     }
   }
 
  private:
+  KNNCONV_DEVICE bool IsDense() const { return Tile::kHasStrips || task_.kind == TapsKind::kDense; }
+
+  KNNCONV_DEVICE void Enter() {
+    segment_ = walk_.segment();
+    walk_.Advance(segment_.steps);
+    const int first_box = segment_.row_tile * Tile::kRowBoxes;
+    first_column_ = segment_.column_tile * Tile::kColumns;
+    row_boxes_ = min(Tile::kRowBoxes, task_.boxes - first_box);
+    column_boxes_ = min(Tile::kColumnBoxes, (task_.columns - first_column_ + kBox - 1) / kBox);
+    first_channel_ = first_box % task_.channel_boxes * kBox;
+    slot_ = (first_box + lane_) / task_.channel_boxes;
+    step_bytes_ = row_boxes_ * kBoxBytes + column_boxes_ * kBoxBytes;
+    if constexpr (Tile::kHasStrips) {
+      step_bytes_ += row_boxes_ * (Tile::kTaps - 1) * task_.dense.dilation[1] * kLineBytes;
+    }
+    if (!IsDense()) EnterTable();
+  }
+
+  // Where this lane's nodes stand: in a column of the table or in the slot order; else they are the rows themselves.
+  KNNCONV_DEVICE void EnterTable() {
+    const bool is_source = lane_ < row_boxes_;
+    nodes_ = nullptr;
+    pitch_ = 1;
+    if (task_.kind == TapsKind::kColumns && is_source) {
+      nodes_ = task_.table.indices + slot_;
+      pitch_ = task_.table.neighbours;
+    } else if (task_.kind == TapsKind::kSlots) {
+      nodes_ = (is_source ? task_.sources : task_.rows) + task_.schedule.Offset(segment_.list);
+    }
+    node_ = NodeOf(DweightRows(task_.schedule, segment_).row());
+  }
+
+  KNNCONV_DEVICE int32_t NodeOf(int32_t row) const {
+    if (lane_ >= row_boxes_ && lane_ != Tile::kRowBoxes) return -1;
+    return nodes_ == nullptr ? row : gpu::ReadOnly(nodes_ + int64_t{row} * pitch_);
+  }
+
   // Waits until the stage is free, and issues a step's copies: of x's box b by load_x(to, b, channel), of g's by
   // load_g(to, column).
   template <typename LoadX, typename LoadG>
@@ -101,7 +133,8 @@ class DweightProducer {
     place_.Advance();
   }
 
-  KNNCONV_DEVICE void RunDense(const DweightRing<Tile>& ring, const DweightSegment& segment) {
+  KNNCONV_DEVICE void RunDense(const DweightRing<Tile>& ring) {
+    const DweightSegment segment = segment_;
     const gpu::DenseTaps& taps = task_.dense;
     constexpr int kShift = 16;
     const int offset_h = (Tile::kHasStrips ? slot_ : slot_ / taps.kernel_width) * taps.dilation[0];
@@ -134,28 +167,14 @@ class DweightProducer {
     }
   }
 
-  KNNCONV_DEVICE void RunTable(const DweightRing<Tile>& ring, const DweightSegment& segment) {
-    // Where this lane's nodes stand: in a column of the table or in the slot order; else they are the rows themselves.
-    const bool is_source = lane_ < row_boxes_, is_row = lane_ == Tile::kRowBoxes;
-    const int32_t* nodes = nullptr;
-    int32_t pitch = 1;
-    if (task_.kind == TapsKind::kColumns && is_source) {
-      nodes = task_.table.indices + slot_;
-      pitch = task_.table.neighbours;
-    } else if (task_.kind == TapsKind::kSlots) {
-      nodes = (is_source ? task_.sources : task_.rows) + task_.schedule.Offset(segment.list);
-    }
-    const int32_t size = is_source ? task_.table.sources : task_.table.outputs;
-    const auto node_of = [&](int32_t row) {
-      return !is_source && !is_row ? -1 : nodes == nullptr ? row : gpu::ReadOnly(nodes + int64_t{row} * pitch);
-    };
-    DweightRows rows(task_.schedule, segment);
-    int32_t node = node_of(rows.row());
-    for (int left = segment.steps; left > 0; --left) {
+  KNNCONV_DEVICE void RunTable(const DweightRing<Tile>& ring) {
+    const int32_t size = lane_ < row_boxes_ ? task_.table.sources : task_.table.outputs;
+    DweightRows rows(task_.schedule, segment_);
+    for (int left = segment_.steps; left > 0; --left) {
       const int first = rows.part() * kStep;
-      const int32_t box_node = static_cast<uint32_t>(node) < static_cast<uint32_t>(size) ? node : -1;
+      const int32_t box_node = static_cast<uint32_t>(node_) < static_cast<uint32_t>(size) ? node_ : -1;
       rows.Advance();
-      if (left > 1) node = node_of(rows.row());  // for the next step, while this one waits for its stage
+      if (left > 1) node_ = NodeOf(rows.row());  // for the next step, while this one waits for its stage
       Barrier* const full = &ring.full[place_.stage];
       Step(
           ring,
@@ -173,12 +192,18 @@ class DweightProducer {
   const DweightTask& task_;
   const CUtensorMap *const x_, *const g_;
   const int lane_;
+  DweightWalk walk_;
+  DweightSegment segment_ = {};  // that is under way; of no steps behind the last one
   typename DweightRing<Tile>::Place place_;
 
   int row_boxes_ = 0, column_boxes_ = 0;  // that exist
   int first_channel_ = 0, first_column_ = 0;
   int slot_ = 0;  // of this lane's box; the kernel's row of its strip
   int step_bytes_ = 0;
+
+  // Of tables: where this lane's nodes stand, from one row to the next, and the next step's.
+  const int32_t* nodes_ = nullptr;
+  int32_t pitch_ = 1, node_ = -1;
 };
 
 }  // namespace knnconv::hopper

@@ -107,8 +107,10 @@ struct DweightTile {
   static constexpr int kSharedBytes = kStages * kStageBytes + 1024 + 256;
   static_assert(kStages >= 3 && kRowBoxes + kColumnBoxes <= 32);
 
-  // Of the 65,536 registers of a multiprocessor. A single warpgroup has enough as it is.
-  static constexpr bool kMovesRegisters = kWarpgroups > 1;
+  // Of the 65,536 registers of a multiprocessor. A single warpgroup has enough as it is, and few sums need no more than
+  // all threads have where two blocks share a multiprocessor.
+  static constexpr bool kHasFewSums = HasFewSums(kSize), kMovesRegisters = kWarpgroups > 1 && !kHasFewSums;
+  static constexpr int kRegisterShares = kHasFewSums ? 2 : 1;  // of which a block takes one
   static constexpr int kProductRegisters = kWarpgroups < 3 ? 224 : 152;
   static constexpr int kProducerRegisters = 56;
 };

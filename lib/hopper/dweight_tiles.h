@@ -33,6 +33,11 @@ struct DweightTileSize {
   KNNCONV_HOST_DEVICE constexpr int64_t elements() const { return int64_t{row_boxes()} * taps * kBox * columns; }
 };
 
+// Whether threads of three warpgroups have so few sums that half of a multiprocessor's registers do for all of them.
+KNNCONV_HOST_DEVICE constexpr bool HasFewSums(const DweightTileSize& size) {
+  return size.warpgroups == 3 && size.warpgroup_boxes == 1 && size.width() == kBox;
+}
+
 // Whether products leave registers for a second warpgroup that gathers rows of x.
 KNNCONV_HOST_DEVICE constexpr bool LeavesRegisters(const DweightTileSize& size) { return size.width() < 256; }
 

@@ -154,6 +154,14 @@ KNNCONV_DEVICE void LoadBox(void* to, const CUtensorMap* map, Barrier* barrier, 
       : "memory");
 }
 
+// Loads `bytes`, a multiple of 16, from one address to another, both multiples of 16; `barrier` counts them.
+KNNCONV_DEVICE void LoadBytes(void* to, const void* from, int bytes, Barrier* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   SharedAddress(to)),
+               "l"(from), "r"(bytes), "r"(SharedAddress(barrier))
+               : "memory");
+}
+
 // Loads the pixels that follow (n, h, w) in the map's bounding box, line by line and image by image, each moved by
 // (offset_h, offset_w), which are at least 0 and below 256.
 KNNCONV_DEVICE void LoadPixels(void* to, const CUtensorMap* map, Barrier* barrier, int channel, int w, int h, int n,
@@ -203,6 +211,16 @@ KNNCONV_DEVICE void StoreMatrices(void* row, const uint32_t (&pairs)[4]) {
 // wherever `from` points.
 KNNCONV_DEVICE void CopyChunk(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
+}
+
+// Reads 16 bytes of shared memory at address `from`.
+KNNCONV_DEVICE uint4 LoadShared(uint32_t from) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(from)
+               : "memory");
+  return value;
 }
 
 // Copies 4 bytes to shared memory.

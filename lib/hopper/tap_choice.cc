@@ -5,6 +5,7 @@
 
 #include "gpu/arithmetic.h"
 #include "hopper/device.h"
+#include "hopper/sample_plan.h"
 
 namespace knnconv::hopper {
 namespace {
@@ -111,6 +112,7 @@ bool HasRows(const gpu::TapGemm& gemm, const TapGroups& groups) {
 
 TileForm ChooseTile(const gpu::TapGemm& gemm, const PixelClasses& classes, const TapGroups& groups,
                     int multiprocessors) {
+  if (FitsSample(gemm)) return {Source::kSample, kSampleRows, kSampleColumns};
   // Boxes of a small batch are mostly empty. But rows of lists take as many products as the node has taps of a slot
   // that has the most.
   const bool lists = gemm.kind == gpu::Taps::kRows || gemm.kind == gpu::Taps::kSources;

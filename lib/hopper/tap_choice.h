@@ -18,6 +18,7 @@ enum class Source {
   // Where a node may have any number of taps of a slot, in the lists of a source order:
   kCells,  // likewise, and all taps of a node and slot are added first, in bfloat16
   kExtra,  // likewise, and all but the first tap of a node and slot are rows of their own
+  kSample,  // from a sample in shared memory (sample_kernel.h), where FitsSample; 64 rows and columns
 };
 
 // A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns, or 96 where
@@ -33,7 +34,7 @@ struct TileForm {
 };
 
 // Whether such tiles are of pixels alone: a table's are whole boxes.
-inline bool IsOfPixels(const TileForm& tile) { return tile.rows % kBoxRows != 0; }
+inline bool IsOfPixels(const TileForm& tile) { return tile.source == Source::kBoxes && tile.rows % kBoxRows != 0; }
 
 // Groups of a TapGemm: what lies between one of them and the next, 0 where they share it.
 struct TapGroups {

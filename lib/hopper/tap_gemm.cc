@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "gpu/arithmetic.h"
+#include "hopper/sample.h"
 #include "hopper/tap_launch.h"
 #include "hopper/tensor_map.h"
 
@@ -113,6 +114,7 @@ gpu::Status MakePlan(const gpu::TapGemm& gemm, const TapForm& form, TapPlan* pla
 gpu::Status RunTapGemm(const gpu::LaunchSite& site, const gpu::TapGemm& gemm, const gpu::Device& device,
                        const TapForm& form) {
   KNNCONV_GPU_RETURN_IF_ERROR(PrepareTensorMaps());
+  if (form.tile.source == Source::kSample) return RunSamples(site, gemm, device);
   TapPlan plan{};
   if (!site.prepare) KNNCONV_GPU_RETURN_IF_ERROR(MakePlan(gemm, form, &plan));
   if (gemm.compute_type == gpu::Element::kF16) {

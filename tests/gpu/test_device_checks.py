@@ -30,7 +30,7 @@ class HopperCheck(NamedTuple):
 LARGE = ("tile=256x128", "tile=128x256", "tile=192x256")
 HOPPER = {
     "check": HopperCheck(
-        ("hopper/tap_*.cu", "hopper/tap_*.cc", "gpu/hub_sums.cu", *SHARED),
+        ("hopper/tap_*.c*", "hopper/sample*.c*", "gpu/hub_sums.cu", *SHARED),
         (("values",), ("random", "1", "100")),
         (
             *(
@@ -40,6 +40,8 @@ HOPPER = {
                     "columns, 3",
                     "columns, 10",
                     "rows, 40",
+                    "sample",
+                    "sample, two at once",
                     "table, 1 dx",
                     "table, 10, 230 dx",
                     "table, 3, sparse dx",

@@ -33,6 +33,11 @@ KNN_SHAPES = [
     (200, 192, 136, 20, 40, 9, 7),
     (64, 96, 64, 300, 260, 5, None),
     (300, 64, 136, 30, 11, 3, None),
+    # Samples in shared memory, as in some of the above.
+    (300, 64, 48, 70, 200, 5, None),
+    (7, 64, 40, 333, 650, 3, None),
+    (3, 64, 56, 100, 129, 1, None),
+    (140, 64, 64, 1100, 130, 9, None),
 ]
 TYPES = [(F16, F16), (BF16, BF16), (F16, F32), (BF16, F32)]
 
@@ -92,6 +97,24 @@ def test_rows_of_large_tiles_have_the_bits_of_small_ones():
     _check(dx, oracle.dense_dinput, (g[few], weight), F32, input_size=(h, w), **window)
     np.testing.assert_array_equal(y, forward(x[few]))
     np.testing.assert_array_equal(dx, dinput(g[few]))
+
+
+@pytest.mark.parametrize("n", [230, 1000])
+def test_samples_have_the_bits_that_they_have_alone(n):
+    """Blocks compute parts of a sample, samples, or several of these, of which they hold two of 230 nodes."""
+    batch, few = 300, [0, 1, 131, 132, 299]
+    x, weight, bias, _, indices, _ = gpu_problems.knn((batch, 64, 64, n, 150, 9, None), BF16)
+
+    def run(x):
+        return calls.knn_forward(x, weight, indices, None, bias, out_dtype=F32, kernel="hopper")
+
+    y = run(x)[few]
+    exact = oracle.knn_forward(x[few], weight, indices, None, bias)
+    bound = oracle.knn_forward(abs(oracle.f64(x[few])), abs(oracle.f64(weight)), indices, None, abs(bias))
+    oracle.assert_within_ulp(y, exact, calls.SUM_SLACK * bound, F32)
+    np.testing.assert_array_equal(y, run(x[few]))
+    for i, b in enumerate(few):
+        np.testing.assert_array_equal(y[i : i + 1], run(x[b : b + 1]))
 
 
 @pytest.mark.parametrize("batch", [1, 12, 70])

@@ -6,6 +6,7 @@
 #include "gpu/halo.h"
 #include "gpu/hub_sums.h"
 #include "gpu/tap_choice.h"
+#include "hopper/sample_plan.h"
 #include "rules.h"
 
 using namespace knnconv;
@@ -233,6 +234,40 @@ void CheckHopperTiles() {
   Require("64 columns, 10 slots", !HopperTile(Sources(128, 230, 230, 10, 64, 64)).resident);
 }
 
+// Whether samples of some shape lie in shared memory, in any batch.
+bool AreSamples(int sources, int rows, int neighbours, int channels, int outputs) {
+  const auto is = [&](int batch) {
+    return HopperTile(Columns(batch, sources, rows, neighbours, channels, outputs)).source == hopper::Source::kSample;
+  };
+  Require("samples whatever the batch is", is(1) == is(40) && is(1) == is(256));
+  return is(1);
+}
+
+void CheckSamples() {
+  Require("samples", AreSamples(230, 230, 9, 64, 64) && AreSamples(230, 100, 9, 64, 40));
+  Require("samples with room", AreSamples(1024, 1024, 9, 64, 64) && AreSamples(1228, 300, 9, 64, 64));
+  Require("a sample without room", !AreSamples(1229, 300, 9, 64, 64));
+  Require("weights with room", AreSamples(60, 60, 26, 64, 64) && !AreSamples(60, 60, 28, 64, 64));
+  Require("other channels", !AreSamples(60, 60, 9, 72, 64) && !AreSamples(60, 60, 9, 56, 64));
+  Require("more columns", !AreSamples(60, 60, 9, 64, 72));
+  Require("more sources than taps", !AreSamples(300, 33, 9, 64, 64));
+  Require("lists", HopperTile(Sources(40, 230, 230, 9, 64, 64)).source != hopper::Source::kSample);
+  TapGemm groups = Columns(1, 230, 230, 9, 64, 64);
+  groups.groups = Shape({16});
+  groups.source_groups = Own({16}, 230 * 64);
+  Require("groups of samples", HopperTile(groups).source != hopper::Source::kSample);
+
+  // Parts of samples keep all multiprocessors busy.
+  const auto cut = [](int batch, int nodes) {
+    return hopper::CutSamples(Columns(batch, nodes, nodes, 9, 64, 64), kH200.multiprocessors);
+  };
+  Require("a sample a block", cut(128, 230).parts == 1 && cut(128, 230).blocks == 128);
+  Require("one sample at once", cut(128, 230).samples_held == 1);
+  Require("a strip a block", cut(10, 230).parts == 4 && cut(10, 230).blocks == 40);
+  Require("two samples a block", cut(256, 1024).blocks == 132 && cut(256, 1024).samples_held == 1);
+  Require("two samples at once", cut(300, 230).blocks == 132 && cut(300, 230).samples_held == 2);
+}
+
 void CheckTiles() {
   for (auto [columns, width] : {std::array<int, 2>{8, 32}, {24, 32}, {32, 32}, {40, 64}, {64, 64}, {96, 128}, {160, 64},
                                 {256, 128}, {384, 128}}) {
@@ -304,6 +339,7 @@ int main() {
   CheckFamilies();
   CheckTiles();
   CheckHopperTiles();
+  CheckSamples();
   CheckOffsets();
   return Result();
 }

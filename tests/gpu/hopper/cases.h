@@ -130,6 +130,12 @@ inline std::vector<Case> ValueCases() {
       add(Table("columns, 10", 10, 64, 64, 50, 300, 9), type, out, 0.2, zero);
       add(Dinput(Table("table, 10, 230", 10, 64, 64, 230, 300, 9)), type, out, 0.1, false);
       add(Dinput(Table("table, 20, 90", 20, 264, 136, 90, 60, 9)), type, out, 0.1, false);
+      // Samples in shared memory: several for each block, one or two at once, cut into parts, lines that are not full.
+      add(Table("sample", 130, 64, 64, 40, 13, 9), type, out, 0.3, zero);
+      add(Table("sample, two at once", 300, 64, 48, 70, 200, 5), type, out, 0.3, zero);
+      add(Table("sample, narrow", 7, 64, 40, 333, 650, 3), type, out, 0.2, zero);
+      add(Table("sample, one slot", 3, 64, 56, 100, 129, 1), type, out, 0.5, zero);
+      add(Table("sample, large", 140, 64, 64, 1100, 300, 9), type, out, 0.1, zero);
       // Several tiles for each block.
       add(Table("columns, many", 1, 64, 72, 900, 40000, 6), type, out, 0.2, zero);
       add(Dinput(Table("table, many", 2, 72, 64, 20000, 900, 3)), type, out, 0.1, false);
@@ -160,6 +166,7 @@ inline std::vector<Case> TimedCases() {
       Table("256-384", 128, 256, 384, 60, 60, 9),    Table("384-384", 128, 384, 384, 60, 60, 9),
       Table("512 16", 512, 256, 256, 16, 16, 9),     Table("128 64 230", 128, 64, 64, 230, 230, 9),
       Table("40 64 230", 40, 64, 64, 230, 230, 9),   Table("10 64 230", 10, 64, 64, 230, 230, 9),
+      Table("1 64 230", 1, 64, 64, 230, 230, 9),     Table("16 64 1024", 16, 64, 64, 1024, 1024, 9),
       Groups(Table("4k 64", 1, 64, 64, 4096, 4096, 16), 16, true, false, true),
       Table("65k 64", 1, 64, 64, 65536, 65536, 16),
       Groups(Table("4k 128", 1, 128, 128, 4096, 4096, 16), 16, true, false, true),

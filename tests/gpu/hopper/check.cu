@@ -1,8 +1,8 @@
 // Runs Hopper's TapGemm by itself: values against one thread a result in double, then times of the shapes that matter.
 //
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check.cu
-//         lib/hopper/tap_gemm*.cu lib/hopper/{tap_gemm,tap_choice,pixel_classes,tensor_map}.cc lib/gpu/hub_sums.cu
-//         -o check
+//         lib/hopper/{tap_gemm,sample}*.cu lib/hopper/{tap_gemm,tap_choice,pixel_classes,tensor_map}.cc
+//         lib/hopper/sample*.cc lib/gpu/hub_sums.cu -o check
 //     check [all|values|few|times] [names of cases] [tile=128x64 "tile=split 128x128" ...]
 //     check random seed count
 //
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gpu/hub_sums.h"
+#include "hopper/sample_plan.h"
 #include "hopper/tap_gemm.h"
 #include "problem.h"
 #include "random_cases.h"
@@ -130,15 +131,16 @@ const TileForm kForms[] = {
     {Source::kBoxes, 128, 128, false, 2}, {Source::kBoxes, 128, 192, false, 2},
     {Source::kRows, 128, 64},   {Source::kRows, 128, 128},  {Source::kRows, 128, 256},
     {Source::kCells, 128, 64},  {Source::kExtra, 128, 64},  {Source::kExtra, 128, 128},
-    {Source::kBoxes, 128, 64, true},
+    {Source::kBoxes, 128, 64, true}, {Source::kSample, 64, 64},
 };
 
 bool IsNarrowest(const TileForm& form) {
-  return (form.rows == 128 && form.columns == 64) || knnconv::hopper::IsOfPixels(form);
+  return (form.rows <= 128 && form.columns == 64) || knnconv::hopper::IsOfPixels(form);
 }
 
 // Whether a problem has tiles of this form.
 bool Has(const Problem& p, const TileForm& form) {
+  if (form.source == Source::kSample) return knnconv::hopper::FitsSample(p.gemm);
   if (form.resident && !knnconv::hopper::CanStay(p.gemm)) return false;
   if (form.split > 1 && !knnconv::hopper::CanSplit(p.gemm)) return false;
   if (form.columns == 96 && !knnconv::hopper::HasTile96(p.gemm)) return false;
@@ -158,6 +160,7 @@ const char* Name(const TileForm& form) {
   if (form.split > 1) return "split ";
   if (form.source == Source::kCells) return "cells ";
   if (form.source == Source::kExtra) return "extra ";
+  if (form.source == Source::kSample) return "sample ";
   return form.source == Source::kRows ? "rows " : form.resident ? "resident " : "";
 }
 
@@ -267,7 +270,7 @@ int main(int argc, char** argv) {
     for (const TileForm& form : kForms) {
       if (form.columns > 64 && form.columns >= 2 * c.columns) continue;
       if (!Has(p, form) || (c.batch < 10 && c.kind != Taps::kWindow && form.source == Source::kBoxes)) continue;
-      if (form.source != Source::kBoxes && c.batch > 40) continue;
+      if (form.source != Source::kBoxes && form.source != Source::kSample && c.batch > 40) continue;
       const double ms = Time(p, form);
       best = std::min(best, ms);
       std::printf("  %s%dx%d %.4f", Name(form), form.rows, form.columns, ms);

@@ -35,7 +35,11 @@ class RandomCases {
   Case OfTable() {
     const int batch = Batch();
     Case c = Table("", batch, Width(), Width(), Pick(2, 60), Pick(1, batch > 64 ? 20 : 300), Pick(1, 40));
-    if (Pick(0, 2) > 0) {
+    if (Pick(0, 3) == 0) {  // samples that lie in shared memory
+      c.depth = 64;
+      c.columns = 8 * Pick(1, 8);
+      c.taps = c.slots = Pick(1, 12);
+    } else if (Pick(0, 2) > 0) {
       c.kind = Taps::kRows;
       c.slots = Pick(1, 60);
     }
