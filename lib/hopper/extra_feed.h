@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "hopper/extra_pipe.h"
-#include "hopper/extra_sorter.h"
 #include "hopper/tap_tiles.h"
 
 namespace knnconv::hopper {
@@ -13,39 +12,39 @@ template <typename Shape>
 class ExtraFeeder {
  public:
   KNNCONV_DEVICE ExtraFeeder(const TapPlan& plan, const ExtraPipe<Shape>& pipe, const TileWalk<Shape>& walk)
-      : plan_(plan), pipe_(pipe), walk_(walk), batches_(pipe.Table().ring), thread_(threadIdx.x % 128),
-        warp_(thread_ / 32), lane_(thread_ % 32), chunk_(thread_ % kThreadsOfLine), first_(thread_ / kThreadsOfLine),
+      : plan_(plan), pipe_(pipe), walk_(walk), thread_(threadIdx.x % 128), warp_(thread_ / 32), lane_(thread_ % 32),
+        chunk_(thread_ % kThreadsOfLine), first_(thread_ / kThreadsOfLine),
         steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {}
 
   KNNCONV_DEVICE void Run() {
+    QueuedRounds rounds(pipe_.Table().ring);
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
       const TapTile tile = walk_.Tile(turn);
-      int last;
+      bool last;
       do {
-        const ExtraBatch<Shape>& batch = batches_.Take();
-        last = batch.last;
-#pragma unroll 1
-        for (int i = 0; i < Shape::kSlots; ++i) {
-          if (batch.lines[i] >= 0) LoadRound(tile, batch, i, i == last);
-        }
-        batches_.Give();
-      } while (last < 0);
+        const SortedRound& round = rounds.Take();
+        last = round.last != 0;
+        LoadRound(tile, round);
+        rounds.Give();
+      } while (!last);
     }
   }
 
  private:
   static constexpr int kChunk = 8, kThreadsOfLine = kStepDepth / kChunk;
-  static_assert(kExtraAtOnce == 128 / kThreadsOfLine && kExtraAtOnce % 8 == 0);
+  using Order = RoundOrder;
+  static_assert(kExtraAtOnce == 128 / kThreadsOfLine && kExtraAtOnce % 8 == 0 && Order::kLines == Shape::kLines);
+  static_assert(Order::kLoaders == kExtraAtOnce);
 
-  // Source rows of the thread's share of kCount lines.
+  // Source rows of the thread's share of kCount lines, where `from` has those of all.
   template <int kCount>
   struct Sources {
     static constexpr int kOwn = kCount / kExtraAtOnce;
     int4 four[kOwn / 4];
 
-    KNNCONV_DEVICE explicit Sources(const int4 (&from)[kOwn / 4]) {
+    KNNCONV_DEVICE Sources(const int32_t* from, int thread) {
 #pragma unroll
-      for (int i = 0; i < kOwn / 4; ++i) four[i] = from[i];
+      for (int i = 0; i < kOwn / 4; ++i) four[i] = reinterpret_cast<const int4*>(from + thread * kOwn)[i];
     }
     KNNCONV_DEVICE int32_t operator[](int i) const {
       const int32_t all[4] = {four[i / 4].x, four[i / 4].y, four[i / 4].z, four[i / 4].w};
@@ -53,13 +52,12 @@ class ExtraFeeder {
     }
   };
 
-  // Loads the steps of a round, that of sorted slot `sorted`.
-  KNNCONV_DEVICE void LoadRound(const TapTile& tile, const ExtraBatch<Shape>& batch, int sorted, bool last) {
+  // Loads the steps of a round.
+  KNNCONV_DEVICE void LoadRound(const TapTile& tile, const SortedRound& round) {
     const int32_t line_bytes = plan_.gemm.depth * 2;
-    const Sources<Shape::kRows> rows(batch.row[sorted][first_]);
-    const Sources<Shape::kLines> extra(batch.line[sorted][first_]);
-    const int lines = batch.lines[sorted];
-    const int slot = batch.first_slot < 0 ? gpu::kHole : batch.first_slot + sorted;
+    const Sources<Shape::kRows> rows(round.source, first_);
+    const Sources<Shape::kLines> extra(round.source + Order::kFirstLine, first_);
+    const int lines = round.lines, slot = round.slot;
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       const int stage = place_.stage, channel = step * kStepDepth;
@@ -71,7 +69,7 @@ class ExtraFeeder {
       const uint32_t to_extra = SharedAddress(pipe_.Lines(stage)) + place;
       Barrier& full = pipe_.Full(stage);
       pipe_.Empty(stage).Wait(place_.parity ^ 1);
-      if (step == steps_ - 1) Announce(pipe_.Note(stage), batch, sorted, lines, last);
+      if (step == steps_ - 1) Announce(pipe_.Note(stage), round);
       full.ArriveAsWarp();
       if (lane_ == 0 && warp_ == static_cast<int>(loader_)) {
         full.ArriveExpecting(Shape::kBytesB);
@@ -93,20 +91,18 @@ class ExtraFeeder {
     }
   }
 
-  KNNCONV_DEVICE void Announce(RoundNote<Shape>& note, const ExtraBatch<Shape>& batch, int sorted, int lines,
-                               bool last) const {
-    note.span[thread_] = batch.span[sorted][thread_];
-    if (lane_ == 0) note.unwritten[warp_] = batch.unwritten[warp_];
+  KNNCONV_DEVICE void Announce(RoundNote<Shape>& note, const SortedRound& round) const {
+    note.span[thread_] = round.span[thread_];
+    if (lane_ == 0) note.unwritten[warp_] = round.unwritten[warp_];
     if (thread_ == 0) {
-      note.lines = lines;
-      note.last = last;
+      note.lines = round.lines;
+      note.last = static_cast<uint32_t>(round.last);
     }
   }
 
   const TapPlan& plan_;
   const ExtraPipe<Shape>& pipe_;
   const TileWalk<Shape>& walk_;
-  QueuedBatches<typename ExtraTable<Shape>::Ring> batches_;
   const int thread_, warp_, lane_;
   const int chunk_, first_;  // of a line, and of the thread's lines
   const int steps_;

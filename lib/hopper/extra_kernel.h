@@ -10,7 +10,7 @@
 // A product for each tap of a slot, as rows of forward are multiplied, would take as many as the node has that has the
 // most: on 100,000 points with K = 27, 114 where 27 slots exist. There, a third of the taps are extra, 47 of a slot in
 // a tile, so that half as many lines more are multiplied; only their products pass through shared memory, since a
-// thread has no way to another's sums. cell_kernel.h adds before it multiplies, and multiplies twice.
+// thread has no way to another's sums.
 #pragma once
 
 #include "gpu/launch.h"
@@ -30,14 +30,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) ExtraKernel(const __grid_c
   if (thread < Shape::kConsumerThreads) {
     GrowRegisters<Shape::kConsumerRegisters>();
     ExtraConsumer<Shape>(plan, pipe, walk).Run();
+  } else if (thread < Shape::kConsumerThreads + kSortThreads) {
+    ShrinkRegisters<Shape::kSorterRegisters>();
+    SortTiles(plan, pipe.Table(), walk);
   } else {
-    ShrinkRegisters<Shape::kProducerRegisters>();
-    if (thread < Shape::kConsumerThreads + 128) {
-      ExtraTable<Shape>& table = pipe.Table();
-      LayOutTiles(ExtraSorter<Shape>(plan, table, walk), table.ring, walk);
-    } else {
-      ExtraFeeder<Shape>(plan, pipe, walk).Run();
-    }
+    ShrinkRegisters<Shape::kFeederRegisters>();
+    ExtraFeeder<Shape>(plan, pipe, walk).Run();
   }
 }
 

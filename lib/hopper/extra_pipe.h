@@ -1,16 +1,15 @@
 // How dinput's tiles of different nodes are cut, and the ring between those who gather rows of g and those who multiply
 // them.
 //
-// A *round* is one slot of a tile. Of each node's taps of the slot, the first is the node's row of A; all others are
-// *extra lines*, one node's after the other's. Where these are too many, several rounds are of one slot. A step is 64
-// channels of a round: a stage of the ring holds rows, extra lines, and the slot's weights.
+// In a *round* (sorted_rounds.h) the first tap of each node is its row of A; all others are *extra lines*, one node's
+// after the other's. A step is 64 channels of a round: a stage of the ring holds rows, extra lines, and the slot's
+// weights.
 #pragma once
 
 #include <cstdint>
 
-#include "hopper/batch_ring.h"
+#include "hopper/round_ring.h"
 #include "hopper/tap_pipe.h"
-#include "hopper/tap_reader.h"
 
 namespace knnconv::hopper {
 
@@ -23,54 +22,20 @@ struct ExtraShape {
   static constexpr int kSplit = 1, kTeams = 1, kBlocksOfMultiprocessor = 1;
   static constexpr int kBoxes = 1, kConsumers = 2, kBlocks = 1, kColumns = kColumnCount, kRows = kBoxRows;
   static constexpr int kConsumerThreads = 128 * kConsumers, kThreads = kConsumerThreads + 256;
-  static constexpr int kProducerRegisters = 88, kConsumerRegisters = 168;
+  static constexpr int kSorterRegisters = 104, kFeederRegisters = 72, kConsumerRegisters = 168;
   static constexpr int kResults = 1, kSortedNodes = 0;
 
   // Were taps drawn at random, one for each node and slot, a tile would have 47 in a round, and more than 64 in one
   // round of two hundred.
   static constexpr int kLines = 64;
-  static constexpr int kSlots = 8;  // that are sorted together
-  using Reader = TapReader<128, 4>;
+  using Table = SortTable<kColumns == 64 ? 8 : 4>;
   static constexpr int kBytesRows = kRows * 128, kBytesA = kBytesRows + kLines * 128;
   static constexpr int kBytesB = kColumns * kStepDepth * 2, kStageBytes = kBytesA + kBytesB;
   static constexpr int kResultBytes = kConsumers * 4 * kStoredRows * 128;
-  // From an extra line's products to the next's: the 8 bytes that each lane stores of 4 lines meet all banks.
-  static constexpr int kProductPitch = kColumns * static_cast<int>(sizeof(float)) + 32;
+  static constexpr int kProductPitch = kColumns * static_cast<int>(sizeof(float));  // of extra lines
 };
 
 inline constexpr int kExtraAtOnce = 16;  // that producers load
-
-// A few slots of a tile, sorted; one of its rounds each, unless they have no taps. Source rows include those of batch
-// entries; those of one loading thread stand together.
-template <typename Shape>
-struct ExtraBatch {
-  int4 row[Shape::kSlots][kExtraAtOnce][Shape::kRows / kExtraAtOnce / 4];  // or holes
-  int4 line[Shape::kSlots][kExtraAtOnce][Shape::kLines / kExtraAtOnce / 4];
-  LineSpan span[Shape::kSlots][Shape::kRows];
-  int32_t lines[Shape::kSlots];  // extra ones, or -1 where the slot has no taps
-  int32_t first_slot;            // or a hole: a tile without taps has one round, of zeros
-  uint32_t unwritten[4];         // rows that are not written, of those of each sorting warp
-  int32_t last;                  // slot of them all; -1 where batches of this tile follow
-};
-
-// What a sorting warp says of its taps of the slots that are sorted.
-struct ExtraNote {
-  uint32_t taps[4];  // extra ones, of slots 0 and 1, 2 and 3, ...: 16 bits each
-  uint32_t live;     // a bit for each slot that has taps
-  int end;           // the slot behind the last that can be sorted now
-  bool more;         // taps follow
-};
-
-// Of the producers, in shared memory.
-template <typename Shape>
-struct ExtraTable {
-  using Ring = BatchRing<ExtraBatch<Shape>, 2>;
-
-  Ring ring;
-  typename Shape::Reader::Room reader;
-  ExtraNote note[4];
-  int32_t least_slot[2][4];  // that each warp has next; publications take turns
-};
 
 // What consumers have to know of a round, with its last step.
 template <typename Shape>
@@ -85,8 +50,9 @@ template <typename Shape>
 class ExtraPipe {
   static constexpr int kAlignment = 1024, kProductBytes = Shape::kLines * Shape::kProductPitch;
   static constexpr int kBarrierBytes = 128;
-  static constexpr int kFixedBytes = kAlignment + Shape::kResultBytes + kProductBytes +
-                                     static_cast<int>(sizeof(ExtraTable<Shape>)) + kBarrierBytes;
+  static_assert(Shape::kResultBytes <= kProductBytes);
+  static constexpr int kTableBytes = static_cast<int>(sizeof(typename Shape::Table));
+  static constexpr int kFixedBytes = kAlignment + kProductBytes + kTableBytes + kBarrierBytes;
   static constexpr int kBytesOfStage = Shape::kStageBytes + static_cast<int>(sizeof(RoundNote<Shape>));
   static constexpr int kRoom = ((227 << 10) - kFixedBytes) / kBytesOfStage;
 
@@ -116,11 +82,10 @@ class ExtraPipe {
   KNNCONV_DEVICE char* Rows(int stage) const { return base_ + stage * Shape::kStageBytes; }
   KNNCONV_DEVICE char* Lines(int stage) const { return Rows(stage) + Shape::kBytesRows; }
   KNNCONV_DEVICE char* B(int stage) const { return Rows(stage) + Shape::kBytesA; }
-  KNNCONV_DEVICE char* Results() const { return Rows(kStages); }
-  // Of a round's extra lines.
-  KNNCONV_DEVICE char* Products() const { return Results() + Shape::kResultBytes; }
-  KNNCONV_DEVICE ExtraTable<Shape>& Table() const {
-    return *reinterpret_cast<ExtraTable<Shape>*>(Products() + kProductBytes);
+  // Of a round's extra lines; and a tile's results, when all products are added.
+  KNNCONV_DEVICE char* Products() const { return Rows(kStages); }
+  KNNCONV_DEVICE typename Shape::Table& Table() const {
+    return *reinterpret_cast<typename Shape::Table*>(Products() + kProductBytes);
   }
   KNNCONV_DEVICE Barrier& Full(int stage) const { return Barriers()[stage]; }
   KNNCONV_DEVICE Barrier& Empty(int stage) const { return Barriers()[kStages + stage]; }
@@ -129,7 +94,7 @@ class ExtraPipe {
   }
 
  private:
-  static_assert(sizeof(ExtraTable<Shape>) % alignof(Barrier) == 0 && kProductBytes % 16 == 0);
+  static_assert(sizeof(typename Shape::Table) % alignof(Barrier) == 0 && kProductBytes % 16 == 0);
 
   KNNCONV_DEVICE Barrier* Barriers() const { return reinterpret_cast<Barrier*>(&Table() + 1); }
 

@@ -119,9 +119,7 @@ TileForm ChooseTile(const gpu::TapGemm& gemm, const PixelClasses& classes, const
   const int64_t least_batch_of_boxes = lists ? 10 : 64;
   if (HasRows(gemm, groups) && gemm.batch < least_batch_of_boxes) {
     if (gemm.kind == gpu::Taps::kSources) {
-      // Adding first costs twice the products, and less of all else.
-      const bool adds = gemm.compute_type == gpu::Element::kBF16 && gemm.columns <= 64 && gemm.depth <= kStepDepth;
-      return {adds ? Source::kCells : Source::kExtra, kBoxRows, gemm.columns <= 64 ? 64 : 128};
+      return {Source::kExtra, kBoxRows, gemm.columns <= 64 ? 64 : 128};
     }
     return {Source::kRows, kBoxRows, gemm.columns <= 64 ? 64 : gemm.columns <= 128 ? 128 : 256};
   }

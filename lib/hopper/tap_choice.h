@@ -15,15 +15,13 @@ inline constexpr int kResidentSlots = 9;  // at most, of 64 x 64
 enum class Source {
   kBoxes,  // by the copy engine, kBoxRows at a time: the batch of one node, or pixels that follow each other
   kRows,   // one by one, each row a (node, batch entry) of its own, with a list of taps of its own
-  // Where a node may have any number of taps of a slot, in the lists of a source order:
-  kCells,  // likewise, and all taps of a node and slot are added first, in bfloat16
-  kExtra,  // likewise, and all but the first tap of a node and slot are rows of their own
+  kExtra,  // likewise, in lists of a source order: all but the first tap of a node and slot are rows of their own
   kSample,  // from a sample in shared memory (sample_kernel.h), where FitsSample; 64 rows and columns
 };
 
 // A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns, or 96 where
 // the weight is transposed and has as many or less; of pixels, 192 rows and 256 columns, too. Others have 128 rows, for
-// tables alone: kRows 64, 128 or 256 columns, in forward; kCells 64 columns, in bfloat16; kExtra 64 or 128 columns.
+// tables alone: kRows 64, 128 or 256 columns, in forward; kExtra 64 or 128 columns.
 // resident: all weights stay in shared memory; kBoxes, 128 rows and 64 columns, where CanStay. split: blocks, of one
 // cluster, that share the steps of a tile: 2 with kBoxes, 128 rows and 128 or 192 columns, where CanSplit.
 struct TileForm {

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <type_traits>
 
-#include "hopper/cell_kernel.h"
 #include "hopper/extra_kernel.h"
 #include "hopper/tap_kernel.h"
 #include "hopper/tap_launch.h"
@@ -85,14 +83,8 @@ gpu::Status LaunchExtra(const gpu::LaunchSite& site, const TapPlan& plan, int mu
 
 template <typename T, bool kTransposed>
 gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, const TileForm& form, int multiprocessors) {
-  using internal::LaunchExtra, internal::LaunchKernel, internal::LaunchShape;
+  using internal::LaunchExtra, internal::LaunchShape;
   if constexpr (kTransposed) {
-    if constexpr (std::is_same_v<T, gpu::BFloat>) {
-      if (form.source == Source::kCells) {
-        return LaunchKernel<CellShape, CellKernel<CellShape>, CellPipe<CellShape>::kSharedBytes>(site, plan,
-                                                                                                multiprocessors);
-      }
-    }
     if (form.source == Source::kExtra) {
       return form.columns == 64 ? LaunchExtra<T, 64>(site, plan, multiprocessors)
                                 : LaunchExtra<T, 128>(site, plan, multiprocessors);

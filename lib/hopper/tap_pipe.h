@@ -31,11 +31,6 @@ struct RowMarks {
   uint32_t unwritten, dead;
 };
 
-// Of the lines that lie in a stage one by one, a node's: [first, first + count).
-struct LineSpan {
-  uint8_t first, count;
-};
-
 // What blocks that share a tile tell each other, in each of them.
 template <int kBlocks>
 struct SplitMeeting {

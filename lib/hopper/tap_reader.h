@@ -9,39 +9,11 @@
 
 #include "gpu/async_copy.h"
 #include "gpu/tap_layers.h"
+#include "hopper/node_lists.h"
 #include "hopper/ptx.h"
 #include "hopper/tap_tiles.h"
 
 namespace knnconv::hopper {
-
-// Entries [begin, begin + count) of the table.
-struct TapList {
-  int64_t begin;
-  int count;
-  int32_t batch_rows;  // source rows before those of the row's group and batch entry
-  bool hub;            // somebody else sums the row; the list is empty here
-};
-
-// The list of row `row` of a tile of rows.
-KNNCONV_DEVICE TapList ListOf(const TapPlan& plan, const TapTile& tile, int64_t row) {
-  const gpu::TapGemm& gemm = plan.gemm;
-  const TapGroups& groups = plan.groups;
-  TapList list{};
-  const RowPlace place = PlaceOf(plan, tile, row);
-  if (!place.exists) return list;
-  list.batch_rows = static_cast<int32_t>(place.group * groups.source_rows + place.entry * gemm.source_rows);
-  list.begin = place.node * gemm.table.columns;
-  list.count = gemm.table.columns;
-  if (gemm.kind == gpu::Taps::kSources) {
-    const int32_t* const offsets = gemm.table.offsets + place.group * groups.offsets;
-    list.begin = gpu::SourceOffset(offsets, place.node);
-    const int64_t count = gpu::SourceOffset(offsets, place.node + 1) - list.begin;
-    list.hub = count > gpu::kHubTaps;
-    list.count = list.hub ? 0 : static_cast<int>(count);
-  }
-  list.begin += place.group * groups.taps;
-  return list;
-}
 
 // The list of row `row` of the walk's tile number `turn`; an empty one if there is no such tile.
 template <typename Shape>
@@ -58,8 +30,7 @@ class TapReader {
   static constexpr int kBlock = 4;  // entries
 
  public:
-  static constexpr int kWindow = kBlock * kBlocks;             // entries in shared memory
-  static constexpr int kMostAhead = kWindow - (kBlock - 1);    // entries, the next one's included, that surely are
+  static constexpr int kMostAhead = kBlock * kBlocks - (kBlock - 1);  // that surely are, the next entry included
 
   struct Room {
     int4 sources[2][kBlocks][kThreads], slots[2][kBlocks][kThreads];  // of the list that is read, and of the next one
@@ -101,12 +72,7 @@ class TapReader {
   KNNCONV_DEVICE int left() const { return end_ - place_; }
   KNNCONV_DEVICE void Advance(int count) { place_ += count; }
 
-  // The next entry's place in the window: kWindow entries, the first of them at a multiple of 16 bytes in memory.
-  KNNCONV_DEVICE int first() const { return place_ % kBlock; }
-  // Behind the list's last entry in the window.
-  KNNCONV_DEVICE int end() const { return min(end_ - (place_ - first()), kWindow); }
-
-  // Waits for the next `count` entries, or those left; kMostAhead at most, or all of the window.
+  // Waits for the next `count` entries, or those left; kMostAhead at most.
   KNNCONV_DEVICE void Prepare(int count) {
     if (left() == 0 || (min(place_ + count, end_) - 1) / kBlock < arrived_) return;
     FillUp();
@@ -118,10 +84,6 @@ class TapReader {
   // Of the entry `ahead` of the next one, for which Prepare has waited.
   KNNCONV_DEVICE int32_t Slot(int ahead) const { return Entry(room_.slots, ahead); }
   KNNCONV_DEVICE int32_t Source(int ahead) const { return Entry(room_.sources, ahead); }
-
-  // Of four entries of the window, from 4 * `block` on.
-  KNNCONV_DEVICE int4 Slots(int block) const { return Block(room_.slots, block); }
-  KNNCONV_DEVICE int4 Sources(int block) const { return Block(room_.sources, block); }
 
  private:
   // Entries before the list in its first block.
@@ -141,10 +103,6 @@ class TapReader {
     if (gemm_.kind != gpu::Taps::kColumns) {
       CopyPart(SharedAddress(&room_.slots[set][place][thread_]), gemm_.table.slots + from, bytes);
     }
-  }
-
-  KNNCONV_DEVICE int4 Block(const int4 (&blocks)[2][kBlocks][kThreads], int block) const {
-    return blocks[set_][(static_cast<uint32_t>(place_) / kBlock + block) % kBlocks][thread_];
   }
 
   KNNCONV_DEVICE int32_t Entry(const int4 (&blocks)[2][kBlocks][kThreads], int ahead) const {

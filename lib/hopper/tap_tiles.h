@@ -5,30 +5,10 @@
 
 #include "gpu/tap_layers.h"
 #include "hopper/cluster.h"
+#include "hopper/node_lists.h"
 #include "hopper/tap_plan.h"
 
 namespace knnconv::hopper {
-
-struct TapTile {
-  int64_t row_tile;
-  int group;  // 0 if its rows are of several
-  int pixel_class;
-  int first_column;
-};
-
-// What a row of a tile of rows is.
-struct RowPlace {
-  int64_t group, node, entry;  // of the batch
-  bool exists;
-};
-
-// Batch entries are fastest, then nodes: neighbours share taps.
-KNNCONV_DEVICE RowPlace PlaceOf(const TapPlan& plan, const TapTile& tile, int64_t row) {
-  const gpu::Split entry = gpu::Divide(row, plan.gemm.batch);
-  if (plan.row_groups == 1) return {tile.group, entry.quotient, entry.remainder, entry.quotient < plan.gemm.nodes};
-  const gpu::Split node = gpu::Divide(entry.quotient, plan.gemm.nodes);
-  return {node.quotient, node.remainder, entry.remainder, node.quotient < plan.row_groups};
-}
 
 // A table's box: batch entries from `first` on of one node, or of none where `node` lies beyond the last.
 struct TableBox {

@@ -227,7 +227,7 @@ void CheckHopperTiles() {
   Require("lists of many nodes, 128 columns", HopperTile(Sources(256, 512, 512, 9, 128, 128)).split == 1);
   Require("lists of a sample", HopperTile(Sources(1, 60, 60, 9, 256, 384)).source == hopper::Source::kExtra);
   Require("lists of a sample, 64 columns", HopperTile(Sources(1, 60, 60, 9, 64, 384)).source == hopper::Source::kExtra);
-  Require("lists of 9 samples, 64 to 64", HopperTile(Sources(9, 60, 60, 9, 64, 64)).source == hopper::Source::kCells);
+  Require("lists of 9 samples, 64 to 64", HopperTile(Sources(9, 60, 60, 9, 64, 64)).source == hopper::Source::kExtra);
   Require("96 columns", HopperTile(Sources(128, 230, 230, 25, 96, 256)).columns == 96);
   Require("96 columns, forward", HopperTile(Columns(128, 230, 230, 25, 256, 96)).columns != 96);
   Require("64 columns", HopperTile(Sources(128, 230, 230, 9, 64, 64)).resident);

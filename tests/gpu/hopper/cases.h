@@ -125,6 +125,14 @@ inline std::vector<Case> ValueCases() {
       add(few_slots, type, out, 0.1, false);
       add(Dinput(Table("table, 1, 256", 1, 256, 128, 400, 700, 9)), type, out, 0.1, false);
       add(Dinput(Table("table, 3, sparse", 3, 72, 64, 40, 200, 1)), type, out, 0.1, false);
+      // More slots than are sorted together; one slot, of many rounds; a list that several groups have.
+      Case many_slots = Dinput(Table("table, 2, 100 slots", 2, 64, 64, 300, 257, 27));
+      many_slots.slots = 100;
+      add(many_slots, type, out, 0.1, false);
+      Case one_slot = Dinput(Table("table, 1 slot", 1, 64, 128, 300, 257, 40));
+      one_slot.slots = 1;
+      add(one_slot, type, out, 0.1, false);
+      add(Groups(Dinput(Table("table, shared", 3, 72, 64, 70, 57, 9)), 3, true, false, false), type, out, 0.1, false);
       add(Dinput(Table("table", 270, 64, 192, 20, 17, 5)), type, out, 0.1, false);
       // Boxes of fewer rows than a tile; more tiles than multiprocessors, or clusters, sorted by their lists.
       add(Table("columns, 10", 10, 64, 64, 50, 300, 9), type, out, 0.2, zero);
