@@ -35,10 +35,6 @@ class BoxFeeder {
   }
 
   KNNCONV_DEVICE void Run() {
-    if (lane_ == 0) {
-      PrefetchTensorMap(&plan_.weight);
-      PrefetchTensorMap(&plan_.source[0]);
-    }
     if constexpr (Shape::kOnlyPixels) {
       if (lane_ == 0) RunWindow();
     } else if (plan_.gemm.kind == gpu::Taps::kWindow) {
@@ -122,6 +118,7 @@ class BoxFeeder {
     TableBox box[Shape::kBoxes];
     int64_t begin[Shape::kBoxes];
     int count;
+    int first;  // entry of the list
     int first_step, end_step;  // of the first tap, and behind the last one's
     bool hub;
   };
@@ -161,6 +158,7 @@ class BoxFeeder {
     span->count = end > begin ? behind - first : 0;
     if (span->count == 0) return;
     span->begin[0] += first;
+    span->first = first;
     span->first_step = begin - first * steps_;
     span->end_step = end - (behind - 1) * steps_;
   }
@@ -194,17 +192,29 @@ class BoxFeeder {
       tap.node[i] = gpu::kHole;
       if (at >= span.count || span.box[i].node >= gemm.nodes) continue;
       tap.node[i] = gemm.table.sources[span.begin[i] + at];
-      tap.slot = gemm.kind == gpu::Taps::kColumns ? at : gemm.table.slots[span.begin[0] + at];
+      tap.slot = gemm.kind == gpu::Taps::kColumns ? span.first + at : gemm.table.slots[span.begin[0] + at];
     }
     return tap;
   }
 
+  // Of a list that blocks share, whether this lane finds a tap in all of it: each block writes some of the columns.
+  KNNCONV_DEVICE uint32_t AliveOf(const TapSpan& span) const {
+    const gpu::TapGemm& gemm = plan_.gemm;
+    const int64_t begin = span.begin[0] - span.first;
+    for (int at = lane_; at < gemm.table.columns; at += kWarp) {
+      const int32_t slot = gemm.kind == gpu::Taps::kColumns ? at : gemm.table.slots[begin + at];
+      if (!gpu::IsRow(gemm.table.sources[begin + at], gemm.source_rows)) continue;
+      if (static_cast<uint32_t>(slot) < static_cast<uint32_t>(gemm.slots)) return 1;
+    }
+    return 0;
+  }
+
   KNNCONV_DEVICE void RunTable() {
     // Loads of the table are under way while the steps before them are issued.
-    TapSpan span = SpanOf(0), after = SpanOf(1);
+    TapSpan span = SpanOf(0);
     LaneTap ahead = TapOf(span, 0);
+    TapSpan after = SpanOf(1);
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
-      const TapSpan later = SpanOf(turn + 2);
       // Lane 0's: the last live tap so far waits to know whether it is the tile's last. At first a hole, for zeros.
       HeldTap held{};
       held.tap.slot = gpu::kHole;
@@ -240,6 +250,8 @@ class BoxFeeder {
         if (lane_ == 0) LoadAllButLast(span, chunk, __popc(lives), &held);
         __syncwarp();
       } while (first < span.count);
+      const TapSpan later = SpanOf(turn + 2);
+      if (Shape::kSplit > 1 && plan_.gemm.zero_empty_rows) alive = AliveOf(span);
       if (plan_.gemm.zero_empty_rows) alive = __reduce_or_sync(kAllLanes, alive);
       const uint32_t dead = plan_.gemm.zero_empty_rows ? ~alive & ((1u << Shape::kBoxes) - 1) : 0;
       if (lane_ == 0) LoadTableTap(span, held, {true, span.hub, dead, 0});

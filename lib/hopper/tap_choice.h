@@ -16,14 +16,14 @@ enum class Source {
   kBoxes,  // by the copy engine, kBoxRows at a time: the batch of one node, or pixels that follow each other
   kRows,   // one by one, each row a (node, batch entry) of its own, with a list of taps of its own
   kExtra,  // likewise, in lists of a source order: all but the first tap of a node and slot are rows of their own
-  kSample,  // from a sample in shared memory (sample_kernel.h), where FitsSample; 64 rows and columns
+  kSample,  // out of a sample of x in shared memory (sample_kernel.h), where FitsSample; 64 rows and columns
 };
 
 // A thread block's tile. kBoxes: 128 or 256 rows and 64 or 128 columns, or 128 rows and 192 or 256 columns, or 96 where
 // the weight is transposed and has as many or less; of pixels, 192 rows and 256 columns, too. Others have 128 rows, for
 // tables alone: kRows 64, 128 or 256 columns, in forward; kExtra 64 or 128 columns.
 // resident: all weights stay in shared memory; kBoxes, 128 rows and 64 columns, where CanStay. split: blocks, of one
-// cluster, that share the steps of a tile: 2 with kBoxes, 128 rows and 128 or 192 columns, where CanSplit.
+// cluster, that share the steps of a tile: 2 with kBoxes and 128 rows, where CanSplit.
 struct TileForm {
   Source source;
   int rows, columns;
@@ -58,8 +58,8 @@ bool CanStay(const gpu::TapGemm& gemm);
 // Whether there are tiles of 96 columns.
 bool HasTile96(const gpu::TapGemm& gemm);
 
-// Whether there are kernels that split tiles: for the lists of a source order.
-bool CanSplit(const gpu::TapGemm& gemm);
+// Whether there are kernels that split tiles of so many columns: of tables, 128 or 192 in dinput and 256 in forward.
+bool CanSplit(const gpu::TapGemm& gemm, int columns);
 
 // Copies of kBoxRows that cover a node's batch.
 int32_t Parts(const gpu::TapGemm& gemm, const TileForm& tile);

@@ -92,12 +92,15 @@ gpu::Status MakePlan(const gpu::TapGemm& gemm, const TapForm& form, TapPlan* pla
   plan->tile_groups = static_cast<int32_t>(TileGroups(form));
   plan->class_count = std::max<int32_t>(form.classes.count, 1);
   plan->stores = StoresOf(gemm, form);
-  plan->parts = Parts(gemm, tile);
+  plan->by_parts = gpu::Divisor(static_cast<uint32_t>(Parts(gemm, tile)));
   // Rows behind the batch are not stored, whatever the stage holds there.
   plan->box_rows = static_cast<int32_t>(std::min<int64_t>(gemm.batch, kBoxRows));
-  plan->column_tiles = static_cast<int32_t>(CeilDiv(gemm.columns, tile.columns));
-  plan->row_tiles = RowTiles(gemm, form);
-  plan->tiles = int64_t{plan->tile_groups} * plan->class_count * plan->row_tiles * plan->column_tiles;
+  const int64_t column_tiles = CeilDiv(gemm.columns, tile.columns);
+  const int64_t row_tiles = RowTiles(gemm, form);
+  plan->tiles = int64_t{plan->tile_groups} * plan->class_count * row_tiles * column_tiles;
+  if (plan->tiles > INT32_MAX) return {cudaErrorInvalidConfiguration, __FILE__, __LINE__, "tiles have 31 bits"};
+  plan->by_row_tiles = gpu::Divisor(static_cast<uint32_t>(row_tiles));
+  plan->by_column_tiles = gpu::Divisor(static_cast<uint32_t>(column_tiles));
   KNNCONV_GPU_RETURN_IF_ERROR(Encode(WeightMap(gemm, form.groups, tile.columns), &plan->weight));
   if (plan->stores != Stores::kRows) KNNCONV_GPU_RETURN_IF_ERROR(Encode(OutMap(gemm, form, plan->stores), &plan->out));
   plan->images = gemm.batch * static_cast<int64_t>(Matrices(form.groups, form.groups.source_rows > 0));

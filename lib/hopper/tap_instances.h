@@ -21,12 +21,17 @@ bool Sorts(const TapPlan& plan, int multiprocessors) {
          plan.groups.count == 1 && plan.tiles > plan.row_of_blocks;
 }
 
+inline void SetRow(int64_t blocks, TapPlan* plan) {
+  plan->row_of_blocks = static_cast<int32_t>(blocks);
+  plan->by_row_of_blocks = gpu::Divisor(static_cast<uint32_t>(blocks));
+}
+
 template <typename Shape, auto kKernel, int kSharedBytes>
 gpu::Status LaunchKernel(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
   // One tile for each multiprocessor, or each has as many blocks as it can.
   const int64_t at_once = int64_t{multiprocessors} * Shape::kBlocksOfMultiprocessor;
   const int64_t blocks = plan.tiles <= multiprocessors ? plan.tiles : at_once;
-  plan.row_of_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, multiprocessors));
+  SetRow(std::min<int64_t>(blocks, multiprocessors), &plan);
   plan.sorts = Sorts<Shape>(plan, multiprocessors);
   return gpu::Launch<kKernel, kSharedBytes>(site, blocks, Shape::kThreads, plan);
 }
@@ -57,7 +62,7 @@ gpu::Status LaunchSplit(const gpu::LaunchSite& site, TapPlan plan, int multiproc
   }
   if (site.prepare) return {};
   const int64_t row = std::min<int64_t>({plan.tiles, at_once, multiprocessors / Shape::kSplit});
-  plan.row_of_blocks = static_cast<int32_t>(row);
+  SetRow(row, &plan);
   plan.sorts = Sorts<Shape>(plan, multiprocessors);
   config.gridDim.x = static_cast<unsigned>((plan.tiles == row ? row : at_once / row * row) * Shape::kSplit);
   KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, kKernel, plan));
@@ -97,6 +102,8 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
     if (form.source == Source::kBoxes && form.columns == 96) {
       return LaunchShape<TapShape<T, true, Source::kBoxes, 128, 1, 96>>(site, plan, multiprocessors);
     }
+  } else if (form.split == 2) {
+    return LaunchShape<TapShape<T, false, Source::kBoxes, 128, 2, 256, false, 2>>(site, plan, multiprocessors);
   } else if (form.source == Source::kRows) {
     switch (form.columns) {
       case 64:

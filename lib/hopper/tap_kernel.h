@@ -29,6 +29,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksOfMultiprocesso
                                        : (thread - kConsumers) / Shape::kProducerThreads;
   const Pipe<Shape> pipe(shared, team);
   if (thread == kConsumers) {
+    PrefetchTensorMap(&plan.weight);
+    if constexpr (Shape::kSource == Source::kBoxes) PrefetchTensorMap(&plan.source[0]);
     for (int i = 0; i < Shape::kTeams; ++i) Pipe<Shape>(shared, i).Init();
     if constexpr (Shape::kSource == Source::kRows) RowsOf(pipe).ring.Init();
     if constexpr (Shape::kResident) LoadResident(plan, Pipe<Shape>(shared, 0));  // under way while nodes are sorted

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "gpu/divisor.h"
 #include "hopper/tap_choice.h"
 
 namespace knnconv::hopper {
@@ -31,16 +32,17 @@ struct TapPlan {
   gpu::TapGemm gemm;
   PixelClass classes[kMaxClasses];
   TapGroups groups;
-  int64_t tiles;
-  int64_t row_tiles;    // of each class
+  int64_t tiles;                 // 31 bits
+  gpu::Divisor by_row_tiles;     // of each class
+  gpu::Divisor by_column_tiles;
+  gpu::Divisor by_parts;  // of a node's batch: the copies that cover it
   int32_t class_count;  // 1 of tables
   int32_t row_groups;   // whose nodes follow each other in tiles
   int32_t tile_groups;  // that have tiles of their own
   int64_t images;       // of a kWindow `gemm`'s source, of all groups
-  int32_t column_tiles;
-  int32_t parts;  // of a node's batch: the copies that cover it
   int32_t box_rows;  // of a table's copies
   int32_t row_of_blocks;  // blocks of which each has a multiprocessor of its own; they divide the launch's
+  gpu::Divisor by_row_of_blocks;
   Stores stores;
   bool sorts;  // whether tiles of nodes with long lists come first
 };

@@ -38,9 +38,12 @@ class TileWalk {
  public:
   // `order` is where the node stands that comes at each place, if the plan sorts nodes.
   KNNCONV_DEVICE TileWalk(const TapPlan& plan, const uint16_t* order, int team)
-      : plan_(plan), order_(order), place_(blockIdx.x / Shape::kSplit % plan.row_of_blocks),
-        row_(blockIdx.x / Shape::kSplit / plan.row_of_blocks * Shape::kTeams + team),
-        rows_(gridDim.x / Shape::kSplit / plan.row_of_blocks * Shape::kTeams) {}
+      : plan_(plan), order_(order) {
+    const gpu::Divisor::Result at = plan.by_row_of_blocks.Divide(static_cast<int>(blockIdx.x / Shape::kSplit));
+    place_ = at.remainder;
+    row_ = at.quotient * Shape::kTeams + team;
+    rows_ = plan.by_row_of_blocks.Divide(static_cast<int>(gridDim.x / Shape::kSplit)).quotient * Shape::kTeams;
+  }
 
   // Of the block, among those that share its tiles.
   KNNCONV_DEVICE static int rank() {
@@ -53,10 +56,9 @@ class TileWalk {
 
   // Tiles that share source rows follow each other.
   KNNCONV_DEVICE TapTile Tile(int64_t turn) const {
-    const gpu::Split columns = gpu::Divide(Index(turn), plan_.column_tiles);
-    const gpu::Split rows = gpu::Divide(columns.quotient, plan_.row_tiles);
-    TapTile tile{rows.remainder, 0, static_cast<int>(rows.quotient),
-                 static_cast<int>(columns.remainder) * Shape::kColumns};
+    const gpu::Divisor::Result columns = plan_.by_column_tiles.Divide(static_cast<int>(Index(turn)));
+    const gpu::Divisor::Result rows = plan_.by_row_tiles.Divide(columns.quotient);
+    TapTile tile{rows.remainder, 0, rows.quotient, columns.remainder * Shape::kColumns};
     if (plan_.tile_groups > 1) {
       tile.group = tile.pixel_class / plan_.class_count;
       tile.pixel_class -= tile.group * plan_.class_count;
@@ -71,9 +73,9 @@ class TileWalk {
   }
 
   KNNCONV_DEVICE TableBox Box(const TapTile& tile, int box) const {
-    const gpu::Split part = gpu::Divide(tile.row_tile * Shape::kBoxes + box, plan_.parts);
+    const gpu::Divisor::Result part = plan_.by_parts.Divide(static_cast<int>(tile.row_tile) * Shape::kBoxes + box);
     const int64_t node = plan_.sorts ? order_[part.quotient] : part.quotient;
-    return {node, static_cast<int>(part.remainder) * kBoxRows};
+    return {node, part.remainder * kBoxRows};
   }
 
   // The row of the result that row `row` of the tile is.
@@ -118,7 +120,7 @@ class TileWalk {
 
   const TapPlan& plan_;
   const uint16_t* order_;
-  const int place_, row_, rows_;
+  int place_, row_, rows_;
 };
 
 }  // namespace knnconv::hopper

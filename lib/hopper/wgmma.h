@@ -146,14 +146,12 @@ KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], uint64_t a, uint64_t b, bool
 
 template <typename T, int kN, Major kMajorB>
 KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b) {
-  static_assert(kN == 64 || (std::is_same_v<T, gpu::BFloat> && (kN == 128 || kN == 256)), "no such product here");
-  if constexpr (kN == 64 && std::is_same_v<T, gpu::Half>) {
+  static_assert(kN == 64, "no such product");
+  if constexpr (std::is_same_v<T, gpu::Half>) {
     KNNCONV_WGMMA_A(64, "f16", 32, 32, 33, 34, 35, 36, 37, 38);
-  } else if constexpr (kN == 64) {
+  } else {
     KNNCONV_WGMMA_A(64, "bf16", 32, 32, 33, 34, 35, 36, 37, 38);
   }
-  if constexpr (kN == 128) KNNCONV_WGMMA_A(128, "bf16", 64, 64, 65, 66, 67, 68, 69, 70);
-  if constexpr (kN == 256) KNNCONV_WGMMA_A(256, "bf16", 128, 128, 129, 130, 131, 132, 133, 134);
 }
 
 #undef KNNCONV_WGMMA_A

@@ -16,11 +16,6 @@ NONE = np.zeros((0,), np.float32)
 NO_SLOTS = np.zeros((0,), np.int32)
 
 
-def hopper_dinput_slack(dtype, batch, channels, outputs):
-    """In bfloat16, small batches of few channels add a cell's taps first, and multiply the sum in two parts."""
-    return CELL_SLACK if dtype == BF16 and batch <= 9 and max(channels, outputs) <= 64 else SUM_SLACK
-
-
 def struct(shape, dtype=F32):
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
 

@@ -128,6 +128,7 @@ const TileForm kForms[] = {
     {Source::kBoxes, 256, 128}, {Source::kBoxes, 128, 192}, {Source::kBoxes, 128, 256},
     {Source::kBoxes, 192, 256}, {Source::kBoxes, 128, 96},
     {Source::kBoxes, 128, 128, false, 2}, {Source::kBoxes, 128, 192, false, 2},
+    {Source::kBoxes, 128, 256, false, 2},
     {Source::kRows, 128, 64},   {Source::kRows, 128, 128},  {Source::kRows, 128, 256},
     {Source::kExtra, 128, 64},  {Source::kExtra, 128, 128},
     {Source::kBoxes, 128, 64, true}, {Source::kSample, 64, 64},
@@ -141,7 +142,7 @@ bool IsNarrowest(const TileForm& form) {
 bool Has(const Problem& p, const TileForm& form) {
   if (form.source == Source::kSample) return knnconv::hopper::FitsSample(p.gemm);
   if (form.resident && !knnconv::hopper::CanStay(p.gemm)) return false;
-  if (form.split > 1 && !knnconv::hopper::CanSplit(p.gemm)) return false;
+  if (form.split > 1 && !knnconv::hopper::CanSplit(p.gemm, form.columns)) return false;
   if (form.columns == 96 && !knnconv::hopper::HasTile96(p.gemm)) return false;
   if (knnconv::hopper::IsOfPixels(form) && p.c.kind != Taps::kWindow) return false;
   if (form.source == Source::kBoxes) return true;

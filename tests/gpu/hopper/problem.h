@@ -131,7 +131,9 @@ inline Lists ListsOf(const Case& c, std::vector<int>* table, std::vector<int>* s
       if (c.holes > 0 && n == 3) count = knnconv::gpu::kHubTaps;
       if (c.holes > 0 && n == 4) count = 3 * knnconv::gpu::kHubTaps + 5;
       std::vector<int> s(count);
-      for (int& v : s) v = (*rng)() % c.slots;
+      const int first = c.slots_of_node > 0 ? static_cast<int>((*rng)() % c.slots) : 0;
+      const int slots = c.slots_of_node > 0 ? std::min(c.slots_of_node, c.slots - first) : c.slots;
+      for (int& v : s) v = first + static_cast<int>((*rng)() % slots);
       std::sort(s.begin(), s.end());
       for (int v : s) {
         lists.slot.push_back(v);
