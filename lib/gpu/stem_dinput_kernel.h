@@ -23,8 +23,8 @@
 
 namespace knnconv::gpu {
 
-// Adds a stretch's products to the sums of all sources; the last stretch's become the result. `lists` are of the warp's
-// first block. The next stretch's rows of g are on their way then.
+// Adds a stretch's products to the sums of all sources. `lists` are of the warp's first block. The next stretch's rows
+// of g are on their way then.
 template <typename Shape>
 KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, const StemSample& sample, int stretch,
                                const ListWalk& walk, StemLists lists, char* shared) {
@@ -56,10 +56,6 @@ KNNCONV_DEVICE void AddStretch(const TapGemm& gemm, const StemDinputPlan& plan, 
       sums[(c * 2 + 1) / kChannels][(c * 2 + 1) % kChannels] = two.y;
     }
     AddLists<Shape>(plan, products, current, first, sums);
-    if (stretch + 1 == plan.stretches) {
-      StoreSums<Shape>(gemm, sample, block, sums);
-      continue;
-    }
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
       kept[c] = make_float2(sums[c * 2 / kChannels][c * 2 % kChannels],
@@ -97,6 +93,8 @@ __global__ void KNNCONV_LAUNCH_BOUNDS(Shape::kThreads, 1)
       AddStretch<Shape>(gemm, plan, sample, stretch, walk, lists, shared);
       walk.GoOn(plan);
     }
+    __syncthreads();  // all sums are there
+    StoreSums<Shape>(gemm, sample, reinterpret_cast<const float*>(shared + plan.sums_at));
   }
 }
 

@@ -193,19 +193,13 @@ KNNCONV_DEVICE void AddLists(const StemDinputPlan& plan, const StretchProducts& 
   if (AnyLane(AreLong(lists))) AddLongLists<Shape>(products, plan.quads, lists, sums);
 }
 
-// Stores the sums of the block's sources.
+// Stores the sums of all sources, which lie as dx does: neighbouring lanes write neighbouring elements.
 template <typename Shape>
-KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, int block,
-                              const StemSourceSums<Shape>& sums) {
-  const int node = block * kOrderedSources + threadIdx.x % kWarpSize * 2;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (node + i >= gemm.nodes) continue;
-#pragma unroll
-    for (int c = 0; c < Shape::kChannels; ++c) {
-      const int64_t at = sample.out + int64_t{node + i} * Shape::kChannels + c;
-      StoreElement(gemm.out, gemm.out_type, at, sums[i][c]);
-    }
+KNNCONV_DEVICE void StoreSums(const TapGemm& gemm, const StemSample& sample, const float* sums) {
+  const int count = static_cast<int>(gemm.nodes) * Shape::kChannels;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < count; i += Shape::kThreads) {
+    StoreElement(gemm.out, gemm.out_type, sample.out + i, sums[i]);
   }
 }
 

@@ -70,24 +70,38 @@ KNNCONV_DEVICE void LoadStemWeights(const TapGemm& gemm, int first, const char* 
   }
 }
 
-// Stores a tile's products of 8 rows of g for the `slots` that exist of those in the tiles. The places are those of the
-// lane's first row of g in the first slot's lines of channel pairs and of single ones.
+// Where in shared memory a lane's products of 8 rows of g go: those of the first tile of channel pairs, and of the
+// first one of single channels.
+struct ProductPlace {
+  int pair, single;  // bytes
+
+  template <typename Shape>
+  KNNCONV_DEVICE static ProductPlace Of(const StemDinputPlan& plan, int first_slot, int unit) {
+    const int lane = threadIdx.x % kWarpSize, line = lane / 4 * plan.pitch + lane % 4 * 2 + unit * 8;
+    return {(first_slot * Shape::kTiles.pairs * plan.pitch + line) * 8,
+            plan.singles_at + (first_slot * plan.pitch + line) * 4};
+  }
+  KNNCONV_DEVICE void GoOn(int units) {
+    pair += units * (8 * 8);
+    single += units * (8 * 4);
+  }
+};
+
+// Stores a tile's products for the `slots` that exist of those in the tiles.
 template <typename Shape>
-KNNCONV_DEVICE void StoreProducts(const StemDinputPlan& plan, int tile, int pair_place, int single_place, int slots,
+KNNCONV_DEVICE void StoreProducts(const StemDinputPlan& plan, int tile, const ProductPlace& place, int slots,
                                   const float (&c)[4], char* shared) {
   constexpr StemTiles kTiles = Shape::kTiles;
-  const int line = threadIdx.x % kWarpSize / 4;
+  const int line = threadIdx.x % kWarpSize / 4, next = 8 * plan.pitch;  // elements to the next tile's
   if (tile < kTiles.pair_tiles) {
     if (line >= slots * kTiles.pairs - tile * 8) return;
-    char* const to = shared + (pair_place + tile * 8 * plan.pitch) * 8;
-    *reinterpret_cast<float4*>(to) = make_float4(c[0], c[2], c[1], c[3]);
+    *reinterpret_cast<float4*>(shared + place.pair + tile * next * 8) = make_float4(c[0], c[2], c[1], c[3]);
   } else {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int first = (tile - kTiles.pair_tiles) * 16 + half * 8;
-      if (line >= slots - first) continue;
-      char* const to = shared + plan.singles_at + (single_place + first * plan.pitch) * 4;
-      *reinterpret_cast<float2*>(to) = make_float2(c[half * 2], c[half * 2 + 1]);
+      const int eight = (tile - kTiles.pair_tiles) * 2 + half;
+      if (line >= slots - eight * 8) continue;
+      *reinterpret_cast<float2*>(shared + place.single + eight * next * 4) = make_float2(c[half * 2], c[half * 2 + 1]);
     }
   }
 }
@@ -101,9 +115,7 @@ KNNCONV_DEVICE void MultiplyStretch(const StemDinputPlan& plan, const StemWeight
   const int lane = threadIdx.x % kWarpSize, way = threadIdx.x / kWarpSize / plan.slot_warps;
   if (way >= plan.row_ways) return;
   const char* const row = rows_at + lane % 8 * Shape::kRowPitch + lane / 8 * 16;
-  const int line = lane / 4 * plan.pitch + lane % 4 * 2;
-  const int single_place = first_slot * plan.pitch + line;
-  const int pair_place = first_slot * Shape::kTiles.pairs * plan.pitch + line;
+  ProductPlace place = ProductPlace::Of<Shape>(plan, first_slot, way);
 #pragma unroll 1
   for (int unit = way; unit < units; unit += plan.row_ways) {
     float c[kStemDinputTiles][4] = {};
@@ -121,8 +133,9 @@ KNNCONV_DEVICE void MultiplyStretch(const StemDinputPlan& plan, const StemWeight
     }
 #pragma unroll
     for (int tile = 0; tile < kStemDinputTiles; ++tile) {
-      StoreProducts<Shape>(plan, tile, pair_place + unit * 8, single_place + unit * 8, slots, c[tile], shared);
+      StoreProducts<Shape>(plan, tile, place, slots, c[tile], shared);
     }
+    place.GoOn(plan.row_ways);
   }
 }
 
