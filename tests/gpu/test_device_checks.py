@@ -27,6 +27,7 @@ class HopperCheck(NamedTuple):
     runs: tuple[tuple[str, ...], ...]  # the same for the sanitizer, which is far slower: few cases a run
 
 
+SAMPLES = ("sample", "sample, two at once", "sample, narrow", "sample, one slot")
 LARGE = ("tile=256x128", "tile=128x256", "tile=192x256")
 HOPPER = {
     "check": HopperCheck(
@@ -40,8 +41,6 @@ HOPPER = {
                     "columns, 3",
                     "columns, 10",
                     "rows, 40",
-                    "sample",
-                    "sample, two at once",
                     "table, 1 dx",
                     "table, 10, 230 dx",
                     "table, 3, sparse dx",
@@ -49,6 +48,7 @@ HOPPER = {
                     "dense 3x3 s2 dx",
                 )
             ),
+            *(("few", name, "tile=sample 64x64") for name in SAMPLES),
             *(("few", name, *LARGE) for name in ("columns, 10", "table, 10, 230 dx", "dense 3x3, many")),
         ),
     ),
@@ -141,10 +141,10 @@ def test_sanitizer_finds_nothing_in_hopper_kernels(check, words, tool, hopper_pr
     toolchains.check(sanitized(tool, hopper_programs(check, "-DKNNCONV_LANES_ARRIVE"), *words))
 
 
-@pytest.mark.parametrize("name", ["table dx", "table, 20, 90 dx"])
+@pytest.mark.parametrize("name", ["columns", "table dx", "table, 20, 90 dx"])
 def test_memcheck_finds_nothing_in_tiles_that_blocks_share(name, hopper_programs):
     """racecheck does not follow what these blocks tell each other: see below."""
-    words = ("few", name, "tile=split 128x128", "tile=split 128x192")
+    words = ("few", name, "tile=split 128x128", "tile=split 128x192", "tile=split 128x256")
     toolchains.check(sanitized("memcheck", hopper_programs("check", "-DKNNCONV_LANES_ARRIVE"), *words))
 
 
