@@ -1,6 +1,6 @@
 // Tiles of rows, and the list of taps of each row.
 //
-// Plan: what a kernel is told, a TapPlan or a SortPlan; its gemm, its groups, and the groups whose rows fill tiles.
+// Plan: a TapPlan, or what stands for it in checks: a gemm, its groups, and the number of those whose rows fill tiles.
 #pragma once
 
 #include <cstdint>

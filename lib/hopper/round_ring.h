@@ -33,7 +33,6 @@ struct RoundRing {
 // Of the producers, in shared memory, where kRounds are sorted ahead.
 template <int kRounds>
 struct SortTable {
-
   SortRoom room;
   RoundRing<kRounds> ring;
 };

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 
+#include "gpu/async_copy.h"
 #include "gpu/elements.h"
 #include "gpu/lanes.h"
 #include "hopper/ptx.h"
@@ -267,6 +268,7 @@ __global__ void __launch_bounds__(kSampleThreads, 1) SampleKernel(const KNNCONV_
     __syncthreads();
     LoadSampleWeights(task, room);
     products.Run();
+    gpu::WaitForCopies<0>();  // a warp without strips has not waited for those of weights
   }
 }
 

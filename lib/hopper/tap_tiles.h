@@ -110,9 +110,10 @@ class TileWalk {
   }
 
  private:
+  // In 32 bits, since registers are scarce: tiles have 31, and nobody asks for more than a few turns behind the last.
   KNNCONV_DEVICE int64_t Index(int64_t turn) const {
-    const int64_t row = turn * rows_ + row_;
-    return row * plan_.row_of_blocks + (row % 2 == 0 ? place_ : plan_.row_of_blocks - 1 - place_);
+    const uint32_t row = static_cast<uint32_t>(turn) * rows_ + row_, width = plan_.row_of_blocks;
+    return row * width + (row % 2 == 0 ? place_ : width - 1 - place_);
   }
   KNNCONV_DEVICE int64_t PixelsOf(const PixelClass& pixels) const {
     return plan_.gemm.batch * pixels.size[0] * pixels.size[1];
