@@ -104,6 +104,16 @@ KNNCONV_DEVICE int GroupShuffleUp(int value, int width) {
   return internal::WarpShuffle(value, lane > first ? lane - 1 : first);
 }
 
+// The sum over the lanes of the caller's group of kGroupLanes, up to the caller.
+KNNCONV_DEVICE int GroupSumUpTo(int value) {
+  const int lane = threadIdx.x % kGroupLanes;
+  for (int step = 1; step < kGroupLanes; step *= 2) {
+    const int before = GroupShuffle(value, max(lane - step, 0), kGroupLanes);
+    if (lane >= step) value += before;
+  }
+  return value;
+}
+
 // The sum over the caller's group, in all its lanes.
 KNNCONV_DEVICE float GroupSum(float value, int width = kGroupLanes) {
   for (int step = width / 2; step > 0; step /= 2) {

@@ -46,11 +46,7 @@ KNNCONV_DEVICE void AddUp(int32_t* counts, int32_t* totals, int cells) {
   const int lane = threadIdx.x % kGroupLanes;
   for (int first = 0; first < cells; first += kThreads) {
     const int cell = first + static_cast<int>(threadIdx.x);
-    int count = cell < cells ? counts[cell] : 0;
-    for (int step = 1; step < kGroupLanes; step *= 2) {
-      const int before = GroupShuffle(count, max(lane - step, 0), kGroupLanes);
-      if (lane >= step) count += before;
-    }
+    const int count = GroupSumUpTo(cell < cells ? counts[cell] : 0);
     if (cell >= cells) continue;
     counts[cell] = count;
     if (lane == kGroupLanes - 1) totals[cell / kGroupLanes] = count;

@@ -1,5 +1,6 @@
 #include "hopper/dweight_starts.h"
 
+#include "gpu/lanes.h"
 #include "hopper/ptx.h"
 
 namespace knnconv::hopper {
@@ -17,11 +18,7 @@ KNNCONV_DEVICE int32_t StepsOf(const DweightTask& task, int32_t list, int32_t me
 // The sum of `value` over the threads before the caller, and over all.
 KNNCONV_DEVICE int2 SumBefore(int32_t value, int32_t (&sums)[kWarps]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int32_t sum = value;
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int32_t other = __shfl_up_sync(kAllLanes, sum, distance);
-    if (lane >= distance) sum += other;
-  }
+  const int32_t sum = gpu::GroupSumUpTo(value);
   if (lane == 31) sums[warp] = sum;
   __syncthreads();
   int32_t before = 0, all = 0;

@@ -39,16 +39,6 @@ KNNCONV_DEVICE int WarpSum(int value) {
 #endif
 }
 
-// The sum over the lanes up to the caller.
-KNNCONV_DEVICE int WarpSumUpTo(int value) {
-  const int lane = threadIdx.x % gpu::kGroupLanes;
-  for (int step = 1; step < gpu::kGroupLanes; step *= 2) {
-    const int before = gpu::GroupShuffle(value, max(lane - step, 0), gpu::kGroupLanes);
-    if (lane >= step) value += before;
-  }
-  return value;
-}
-
 // A node's sources, in shared memory or in the table.
 struct SourceList {
   const int32_t* sources;

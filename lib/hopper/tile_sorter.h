@@ -115,7 +115,7 @@ class TileSorter {
 
   // Lays out the slots that have cells, the tile's rounds from number `count` on. Returns the number behind the last.
   KNNCONV_DEVICE int32_t LayOutSlots(int32_t first_slot, int32_t count, bool is_last) {
-    const int own = room_.rounds[lane_], up_to = internal::WarpSumUpTo(own);
+    const int own = room_.rounds[lane_], up_to = gpu::GroupSumUpTo(own);
     const int32_t end = count + gpu::GroupShuffle(up_to, gpu::kGroupLanes - 1, gpu::kGroupLanes);
 KNNCONV_ROLLED
     for (int32_t number = FirstRound(count); number < end; number += kWarps) {
@@ -136,7 +136,7 @@ KNNCONV_ROLLED
   // Lays out a slot's round number `r` of `rounds`.
   KNNCONV_DEVICE void LayOutRound(int cells_of, int32_t slot, int r, int rounds, bool last) {
     const Cells cells = CellsOf(cells_of);
-    const int own = OwnLines(cells, rounds), up_to = internal::WarpSumUpTo(own);
+    const int own = OwnLines(cells, rounds), up_to = gpu::GroupSumUpTo(own);
     const int lines = gpu::GroupShuffle(up_to, gpu::kGroupLanes - 1, gpu::kGroupLanes);
     SortedRound& round = rounds_.Begin();
     int begin = up_to - own - r * Order::kLines;  // of the round's lines, the lane's first
