@@ -11,7 +11,8 @@
 
 namespace knnconv::hopper {
 
-template <typename Batch, int kBatches>
+// kFillers: warps that lay out a batch together.
+template <typename Batch, int kBatches, int kFillers = 4>
 struct BatchRing {
   static_assert(kBatches >= 2);
   using Place = RingPlace<kBatches>;
@@ -22,7 +23,7 @@ struct BatchRing {
   // By one thread; the block has to synchronise afterwards.
   KNNCONV_DEVICE void Init() {
     for (int i = 0; i < kBatches; ++i) {
-      full[i].Init(4 * kWarpArrivals);
+      full[i].Init(kFillers * kWarpArrivals);
       empty[i].Init(4 * kWarpArrivals);
     }
     FenceBarrierInit();

@@ -17,7 +17,7 @@ class ExtraFeeder {
         steps_((plan.gemm.depth + kStepDepth - 1) / kStepDepth) {}
 
   KNNCONV_DEVICE void Run() {
-    QueuedRounds rounds(pipe_.Table().ring);
+    QueuedBatches rounds(pipe_.Table().ring);
     for (int64_t turn = 0; walk_.Has(turn); ++turn) {
       const TapTile tile = walk_.Tile(turn);
       bool last;
@@ -33,8 +33,7 @@ class ExtraFeeder {
  private:
   static constexpr int kChunk = 8, kThreadsOfLine = kStepDepth / kChunk;
   using Order = RoundOrder;
-  static_assert(kExtraAtOnce == 128 / kThreadsOfLine && kExtraAtOnce % 8 == 0 && Order::kLines == Shape::kLines);
-  static_assert(Order::kLoaders == kExtraAtOnce);
+  static_assert(kExtraAtOnce == 128 / kThreadsOfLine && kExtraAtOnce % 8 == 0);
 
   // Source rows of the thread's share of kCount lines, where `from` has those of all.
   template <int kCount>

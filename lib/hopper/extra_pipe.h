@@ -27,7 +27,7 @@ struct ExtraShape {
 
   // Were taps drawn at random, one for each node and slot, a tile would have 47 in a round, and more than 64 in one
   // round of two hundred.
-  static constexpr int kLines = 64;
+  static constexpr int kLines = RoundOrder::kLines;
   using Table = SortTable<kColumns == 64 ? 8 : 4>;
   static constexpr int kBytesRows = kRows * 128, kBytesA = kBytesRows + kLines * 128;
   static constexpr int kBytesB = kColumns * kStepDepth * 2, kStageBytes = kBytesA + kBytesB;
@@ -35,7 +35,7 @@ struct ExtraShape {
   static constexpr int kProductPitch = kColumns * static_cast<int>(sizeof(float));  // of extra lines
 };
 
-inline constexpr int kExtraAtOnce = 16;  // that producers load
+inline constexpr int kExtraAtOnce = RoundOrder::kLoaders;  // lines that producers load
 
 // What consumers have to know of a round, with its last step.
 template <typename Shape>

@@ -6,29 +6,16 @@
 
 #include <cstdint>
 
+#include "hopper/batch_ring.h"
 #include "hopper/sorted_rounds.h"
-#include "hopper/tap_pipe.h"
 #include "hopper/tap_reader.h"
 #include "hopper/tile_sorter.h"
 
 namespace knnconv::hopper {
 
+// A warp lays out a round by itself.
 template <int kRounds>
-struct RoundRing {
-  using Place = RingPlace<kRounds>;
-
-  SortedRound round[kRounds];
-  Barrier full[kRounds], empty[kRounds];
-
-  // By one thread; the block has to synchronise afterwards.
-  KNNCONV_DEVICE void Init() {
-    for (int i = 0; i < kRounds; ++i) {
-      full[i].Init(kWarpArrivals);
-      empty[i].Init(4 * kWarpArrivals);
-    }
-    FenceBarrierInit();
-  }
-};
+using RoundRing = BatchRing<SortedRound, kRounds, 1>;
 
 // Of the producers, in shared memory, where kRounds are sorted ahead.
 template <int kRounds>
@@ -52,7 +39,7 @@ class RoundQueue {
 
   KNNCONV_DEVICE SortedRound& Begin() {
     ring_.empty[Number()].Wait(place_.parity ^ 1);
-    return ring_.round[Number()];
+    return ring_.batch[Number()];
   }
 
   KNNCONV_DEVICE void End() {
@@ -77,25 +64,5 @@ KNNCONV_DEVICE void SortTiles(const TapPlan& plan, SortTable<kRounds>& table, co
   const int thread = static_cast<int>(threadIdx.x) % kSortThreads;
   for (int64_t turn = 0; walk.Has(turn); ++turn) sorter.Sort(ListAt(plan, walk, turn, thread));
 }
-
-// Rounds as they come. By all threads of the warpgroup.
-template <int kRounds>
-class QueuedRounds {
- public:
-  KNNCONV_DEVICE explicit QueuedRounds(RoundRing<kRounds>& ring) : ring_(ring) {}
-
-  KNNCONV_DEVICE const SortedRound& Take() {
-    ring_.full[place_.stage].Wait(place_.parity);
-    return ring_.round[place_.stage];
-  }
-  KNNCONV_DEVICE void Give() {
-    ring_.empty[place_.stage].ArriveAsWarp();
-    place_.Advance();
-  }
-
- private:
-  RoundRing<kRounds>& ring_;
-  typename RoundRing<kRounds>::Place place_;
-};
 
 }  // namespace knnconv::hopper

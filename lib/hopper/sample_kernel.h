@@ -274,8 +274,7 @@ __global__ void __launch_bounds__(kSampleThreads, 1) SampleKernel(const KNNCONV_
 
 template <typename T>
 gpu::Status LaunchSamples(const gpu::LaunchSite& site, const SampleTask& task, int64_t blocks, int shared_bytes) {
-  constexpr int kMostBytes = 227 * 1024;
-  return gpu::LaunchSized<SampleKernel<T>>(site, blocks, kSampleThreads, shared_bytes, kMostBytes, task);
+  return gpu::LaunchSized<SampleKernel<T>>(site, blocks, kSampleThreads, shared_bytes, kMostSampleBytes, task);
 }
 
 }  // namespace knnconv::hopper

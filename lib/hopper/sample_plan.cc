@@ -9,7 +9,6 @@ namespace {
 
 using gpu::CeilDiv;
 
-constexpr int64_t kSharedLimit = 227 * 1024;
 constexpr int64_t kOtherBytes = 1024 + kSampleColumns * 4;  // to align the weights, and the bias
 constexpr int64_t kBarrierBytes = 8;
 // So that products of both have 31 bits.
@@ -39,7 +38,7 @@ bool FitsSample(const gpu::TapGemm& gemm) {
   if (gemm.depth != kSampleChannels || gemm.columns > kSampleColumns || gemm.slots != gemm.table.columns) return false;
   const int64_t taps = gemm.nodes * gemm.slots, strips = CeilDiv(gemm.nodes, int64_t{kSampleRows});
   if (taps > INT32_MAX || strips > kMostStrips || gemm.batch > INT32_MAX / 2 / strips) return false;
-  return taps >= gemm.source_rows && SharedBytes(gemm, 1) <= kSharedLimit;
+  return taps >= gemm.source_rows && SharedBytes(gemm, 1) <= kMostSampleBytes;
 }
 
 SampleCut CutSamples(const gpu::TapGemm& gemm, int multiprocessors) {
@@ -57,7 +56,7 @@ SampleCut CutSamples(const gpu::TapGemm& gemm, int multiprocessors) {
   cut.blocks = static_cast<int32_t>(std::min<int64_t>(cut.items, multiprocessors));
   const int64_t wanted = std::min<int64_t>(CeilDiv(cut.items, int64_t{cut.blocks}), kMostSamples);
   cut.samples_held = 1;
-  while (cut.samples_held < wanted && SharedBytes(gemm, cut.samples_held + 1) <= kSharedLimit) ++cut.samples_held;
+  while (cut.samples_held < wanted && SharedBytes(gemm, cut.samples_held + 1) <= kMostSampleBytes) ++cut.samples_held;
   cut.shared_bytes = static_cast<int32_t>(SharedBytes(gemm, cut.samples_held));
   return cut;
 }
