@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_knnconv import _layers
+from jax_knnconv import _flax_state, _layers
 from jax_knnconv.config import KernelConfig
 from jax_knnconv.table import NeighborTable
 
@@ -18,6 +18,8 @@ except ImportError as error:
     raise ImportError(f"jax_knnconv.linen {_layers.INSTALL}") from error
 
 __all__ = ["Conv", "KNNConv"]
+
+_flax_state.tell()
 
 
 class Conv(nn.Conv):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_knnconv import _checks, _layers
+from jax_knnconv import _checks, _flax_state, _layers
 from jax_knnconv._reading import check_size
 from jax_knnconv.config import KernelConfig
 from jax_knnconv.table import NeighborTable
@@ -22,6 +22,8 @@ except ImportError as error:
     raise ImportError(f"jax_knnconv.nnx {_layers.INSTALL}") from error
 
 __all__ = ["Conv", "KNNConv"]
+
+_flax_state.tell()
 
 _zeros = nnx.initializers.zeros_init()
 

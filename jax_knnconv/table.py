@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey
 
+from jax_knnconv import _flax_state
 from jax_knnconv._reading import INT32_MAX, INT32_MIN, as_integers, check_size
 from jax_knnconv._table_orders import HOLE, derive_concrete, derive_traced
 
@@ -223,6 +224,7 @@ def _sizes(table: NeighborTable) -> tuple[int, int]:
 def _fill(table: NeighborTable, leaves: Iterable[Any], sizes: tuple[int, int]) -> NeighborTable:
     for name, value in zip(("num_inputs", "num_slots", *LEAVES), (*sizes, *leaves), strict=True):
         object.__setattr__(table, name, value)
+    _flax_state.tell()
     return table
 
 
@@ -244,6 +246,24 @@ jax.export.register_pytree_node_serialization(
     serialize_auxdata=lambda sizes: json.dumps(sizes).encode(),
     deserialize_auxdata=lambda data: tuple(json.loads(data)),
 )
+
+
+def _arrays(table: NeighborTable) -> dict[str, Any]:
+    """Those that there are, by name."""
+    return {name: value for name in LEAVES if (value := getattr(table, name)) is not None}
+
+
+def _restore(target: NeighborTable, state: Any) -> NeighborTable:
+    arrays = _flax_state.read_parts(repr(target), _arrays(target), state)
+    table = _unflatten(_sizes(target), [arrays.get(name) for name in LEAVES])
+    for offsets, size in (("source_offsets", "num_inputs"), ("slot_offsets", "num_slots")):
+        shape: tuple[int, ...] = getattr(arrays.get(offsets), "shape", ())
+        if len(shape) >= 2 and shape[-2] != getattr(target, size) + 1:
+            raise ValueError(f"state of {target!r}: got {size} {shape[-2] - 1}, expected {getattr(target, size)}")
+    return table
+
+
+_flax_state.offer(NeighborTable, lambda table: _flax_state.write_parts(_arrays(table)), _restore)
 
 
 def _narrow(array: Any) -> Any:

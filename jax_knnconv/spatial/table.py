@@ -11,6 +11,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
+from jax_knnconv import _flax_state
 from jax_knnconv.spatial.exchange import Exchange, Round, schedule
 from jax_knnconv.table import NeighborTable
 
@@ -63,6 +64,32 @@ jax.export.register_pytree_node_serialization(
     serialize_auxdata=_write_exchange,
     deserialize_auxdata=_read_exchange,
 )
+
+
+_PARTS = ("table", "send_rows", "return_rows", "return_places", "row_counts")
+
+
+def _parts(sharded: ShardedTable) -> dict[str, Any]:
+    return {name: getattr(sharded, name) for name in _PARTS}
+
+
+def _write_state(sharded: ShardedTable) -> dict[str, Any]:
+    return {**_flax_state.write_parts(_parts(sharded)), "exchange": _write_exchange((sharded.exchange,)).decode()}
+
+
+def _restore(target: ShardedTable, state: Any) -> ShardedTable:
+    parts = {**_parts(target), "exchange": None}
+    found = _flax_state.read_parts(repr(target.table), parts, state)
+    exchange = found.pop("exchange")
+    if exchange != _write_exchange((target.exchange,)).decode():
+        raise ValueError(
+            "state of a ShardedTable: got another exchange than the target's, expected the same partition and table: "
+            "devices would send other rows than the table reads"
+        )
+    return ShardedTable(**found, exchange=target.exchange)
+
+
+_flax_state.offer(ShardedTable, _write_state, _restore)
 
 
 def shard_table(
