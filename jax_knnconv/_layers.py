@@ -173,14 +173,7 @@ def choose_table(given: Any, own: Any) -> NeighborTable:
             "table: got none, neither when the layer was constructed nor in this call; expected a NeighborTable in one "
             "of the two places"
         )
-    return check_table(table)
-
-
-def check_table(table: Any) -> NeighborTable:
-    """A table and nothing else."""
-    if not isinstance(table, NeighborTable):
-        raise TypeError(f"table: got {type(table).__name__}, expected a NeighborTable")
-    return table
+    return _checks.table(table)
 
 
 def knn_kernel_init(num_taps: int) -> Initializer:

@@ -181,7 +181,7 @@ class KNNConv(nnx.Module):
         bias_metadata: Mapping[str, Any] = MappingProxyType({}),
     ):
         if table is not None:
-            num_taps = _layers.check_table(table).num_taps
+            num_taps = _checks.table(table).num_taps
             if num_slots is not None:
                 _checks.same("num_slots", num_slots, "the table's num_slots", table.num_slots)
             num_slots = table.num_slots

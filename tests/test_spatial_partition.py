@@ -234,7 +234,16 @@ ERRORS = {
         TypeError,
         "points: got a traced array",
     ),
-    "no table": (lambda: TWELVE.shard_table(RING.indices), TypeError, "table: got .*expected a NeighborTable"),
+    "no table": (
+        lambda: TWELVE.shard_table(RING.indices),
+        TypeError,
+        "table: got .*expected a NeighborTable.* makes one",
+    ),
+    "cut table": (
+        lambda: spatial.partition_nodes(2, table=jax.tree.map(lambda leaf: leaf[:5], RING)),
+        ValueError,
+        r"table: got int32 \(5, 2\) as its source_offsets, expected int32 \(13, 2\)",
+    ),
     "grouped table": (lambda: TWELVE.shard_table(GROUPED), ValueError, r"table: got group dimensions \(2,\)"),
     "other nodes": (lambda: TWELVE.shard_table(LARGER), ValueError, "table: got num_inputs 13, expected .* 12 nodes"),
     "traced table": (

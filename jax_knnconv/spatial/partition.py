@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jax_knnconv import _checks
 from jax_knnconv._reading import as_array, as_integers, check_size, is_concrete
 from jax_knnconv.spatial import _bisection
 from jax_knnconv.spatial._following import follow_sources
@@ -212,8 +213,7 @@ def partition_nodes(num_shards: int, *, points: Any = None, table: NeighborTable
 
 def read_indices(table: Any) -> np.ndarray:
     """[M, K] int32 indices of a concrete table without groups; holes as -1."""
-    if not isinstance(table, NeighborTable):
-        raise TypeError(f"table: got {type(table).__name__}, expected a NeighborTable")
+    _checks.table(table)
     if isinstance(table.indices, jax.core.Tracer):
         raise TypeError("table: got a traced table, expected a concrete one: call this outside jit, on the host")
     if table.group_shape:
