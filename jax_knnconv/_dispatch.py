@@ -77,9 +77,9 @@ def for_gpu(
 
 def _lower(handler: Handler, platform: str, ctx: Any, *operands: Any, implementation: str, **static: Any) -> Any:
     operation = handler.operation
-    unfit = takes(operation, platform, ctx.avals_in)
+    unfit = takes(operation, platform, ctx.avals_in, static.get("spec"))
     if unfit is not None and implementation == "auto":
-        implementation = "xla"  # what "auto" means for these dtypes, and nothing to warn of
+        implementation = "xla"  # what "auto" means for such a call, and nothing to warn of
     if implementation != "xla":
         groups = group_rank(static)
         if groups > _MOST_GROUPS:

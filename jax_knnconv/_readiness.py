@@ -16,6 +16,8 @@ import jax.numpy as jnp
 
 from jax_knnconv import _ffi, _rules, _smoke
 from jax_knnconv._rules import HandlerCall
+from jax_knnconv._specs import DenseSpec
+from jax_knnconv._window import beyond_gpus
 
 IMPLEMENTATIONS = ("auto", "xla", "cpu", "wmma", "hopper")
 
@@ -84,17 +86,24 @@ def _smoke_failure(operation: str, platform: str, device: Any, family: str | Non
     return failure
 
 
-def takes(operation: str, platform: str, operands: Sequence[Any]) -> str | None:
-    """The reason why no compiled kernel of a platform takes operands of these dtypes, or None if one does.
+def takes(operation: str, platform: str, operands: Sequence[Any], spec: Any = None) -> str | None:
+    """The reason why no compiled kernel of a platform takes such a call, or None if one does.
 
-    Tensor cores multiply 16-bit numbers; the other float operand may be float32. Only the cast has no product.
+    Tensor cores multiply 16-bit numbers; the other float operand may be float32. Only the cast has no product. A GPU's
+    kernels have a limit to the window, too.
+
+    Args:
+      operation: the handler's.
+      platform: that the call is lowered for.
+      operands: of the call; their dtypes are looked at.
+      spec: of the call; None: of no window.
     """
     if platform == "cpu" or operation == "cast_operands":
         return None
     floats = [operand.dtype for operand in operands if jnp.issubdtype(operand.dtype, jnp.floating)]
-    if any(dtype.itemsize == 2 for dtype in floats):
-        return None
-    return f"its kernels take float16 or bfloat16 operands, got {', '.join(sorted({d.name for d in floats}))}"
+    if not any(dtype.itemsize == 2 for dtype in floats):
+        return f"its kernels take float16 or bfloat16 operands, got {', '.join(sorted({d.name for d in floats}))}"
+    return beyond_gpus(operation.rpartition("_")[2], spec) if isinstance(spec, DenseSpec) else None
 
 
 def lacks(platform: str, operands: Sequence[Any], kernel: str | None = None) -> str | None:

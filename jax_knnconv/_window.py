@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax_knnconv._reading import INT32_MAX
 
+if TYPE_CHECKING:
+    from jax_knnconv._specs import DenseSpec
+
 Pads = tuple[tuple[int, int], tuple[int, int]]
+
+_GPU_REACH = 2**29  # pixels: kReach of lib/gpu/window.h
 
 _EXPECTED = "'SAME', 'SAME_LOWER', 'VALID', an integer, two integers, or two (low, high) pairs of integers"
 
@@ -29,6 +34,31 @@ def output_size(size: int, kernel: int, stride: int, dilation: int, pads: tuple[
     low, high = pads
     span = size + low + high - ((kernel - 1) * dilation + 1)
     return max(0, span // stride + 1)
+
+
+def beyond_gpus(pass_name: str, spec: DenseSpec) -> str | None:
+    """What of a window is too far for a GPU's kernels, which compute positions in 32 bits; None if nothing is.
+
+    Args:
+      pass_name: "forward", "dinput" or "dweight".
+      spec: of the call.
+    """
+    read, written = spec.input_dims, spec.output_dims
+    if pass_name == "dinput":
+        read, written = written, read
+    for d, name in enumerate("HW"):
+        reaches = {
+            "stride": spec.stride[d],
+            "dilation": spec.dilation[d],
+            "low pad": max(spec.padding[d], -spec.padding[d] - 1),
+            "pixels read": read[d],
+            "pixels written times stride": written[d] * spec.stride[d],
+            "taps times dilation": spec.slot_dims[d] * spec.dilation[d],
+        }
+        for what, reach in reaches.items():
+            if reach >= _GPU_REACH:
+                return f"its kernels take windows that reach less than 2**29 pixels, got {what} {reach} along {name}"
+    return None
 
 
 def resolve_padding(

@@ -49,8 +49,8 @@ def default_config(
         gradients, ksplit. Where kernel is "halo" or "hopper", these have their own tiles, which are no config's to set.
 
     Raises:
-        ValueError: no tensor-core kernel takes the operands' dtypes, or can do what a given config asks for; the
-            operation is not one call of one pass; a size has no value; the compute capability is not known and
+        ValueError: no tensor-core kernel takes the operands' dtypes or the window, or can do what a given config asks
+            for; the operation is not one call of one pass; a size has no value; the compute capability is not known and
             shared_bytes is not given; no GPU has so many multiprocessors.
         RuntimeError: there is no CUDA module here.
     """
@@ -69,7 +69,7 @@ def default_config(
             f"implementation: got {implementation!r}, expected one with tensor-core kernels to configure, "
             f"{', '.join(map(repr, configured))}"
         )
-    unfit = _readiness.takes(call.operation, "cuda", call.operands)
+    unfit = _readiness.takes(call.operation, "cuda", call.operands, call.static.get("spec"))
     if unfit is not None:
         raise ValueError(f"operands: got what no tensor-core kernel computes ({unfit}), expected what one does")
     if not _rules.is_known(call):

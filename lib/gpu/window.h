@@ -5,7 +5,8 @@
 
 namespace knnconv::gpu {
 
-inline constexpr int64_t kReach = int64_t{1} << 29;  // pixels; kernels compute their positions in 32 bits
+// Pixels; kernels compute their positions in 32 bits. Python leaves windows that reach further to XLA (_window.py).
+inline constexpr int64_t kReach = int64_t{1} << 29;
 
 // An attribute of two numbers, at least `least` and less than kReach.
 inline ffi::Error ReadPair(const ffi::Dictionary& attributes, const char* name, int64_t least, int32_t (&into)[2]) {
