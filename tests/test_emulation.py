@@ -20,6 +20,7 @@ CHECKS = (
     "check_hopper_strips",
     "check_rules",
     "check_tap_gemm",
+    "check_tile_rules",
     "check_tile_sorter",
 )
 AMD_FORMS = ("gfx9", "gfx11", "gfx12")
