@@ -55,10 +55,56 @@ def test_times(work, cells):
         assert abs(other / times["ours"] - ratio[0]) <= ratio[1], name
 
 
+def assert_shown(texts, numbers):
+    for text, number in zip(texts, numbers, strict=True):
+        value, off = shown(text)
+        assert abs(number - value) <= off, text
+
+
 def test_training_step():
     (step,) = RESULT["steps"]
-    ours, peer = (step[side]["device"]["median_ms"] for side in ("ours", "peer"))
+    sides = step["ours"], step["peer"]
     found = re.search(r"takes ([\d.]+) ms of the device there, its plain Flax twin\s+([\d.]+)", README)
-    for text, time in zip(found.groups(), (ours, peer), strict=True):
-        value, off = shown(text)
-        assert abs(time - value) <= off
+    assert_shown(found.groups(), [side["device"]["median_ms"] for side in sides])
+    found = re.search(r"convolutions add up to ([\d.]+) and ([\d.]+) ms, all others to ([\d.]+) and ([\d.]+)\.", README)
+    assert_shown(found.groups(), [side["kernels"][kind] for kind in ("convolutions", "others") for side in sides])
+
+
+def test_gradient_in_x_of_point_clouds():
+    times = {
+        (entry["name"], entry["pass"]): entry["sides"]["ours"]["device"]["median_ms"]
+        for entry in RESULT["entries"]
+        if entry["dtype"] == "bfloat16" and entry["name"].startswith("1x") and "K=" in entry["name"]
+    }
+    ratios = [time / times[name, "forward"] for (name, of), time in times.items() if of == "dinput"]
+    found = re.search(r"costs ([\d.]+) to ([\d.]+) times the forward pass on point clouds", README)
+    assert_shown(found.groups(), [min(ratios), max(ratios)])
+
+
+def test_processor():
+    summary = json.loads((ROOT / "benchmarks/results/amd-epyc-2-cores.json").read_text())["summary"]
+    found = re.search(r"was ([\d.]+)x faster.*?over (\d+) comparisons, with ([\d.]+)x less", README, re.DOTALL)
+    assert_shown(found.groups(), [summary["geometric_mean"], summary["comparisons"], summary["cpu_geometric_mean"]])
+
+
+def table_under(text, words):
+    """Rows of the first table after some words: their first cells, and the numbers of the others."""
+    lines = text[text.index(words) :].partition("\n\n")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {name: cells for name, *cells in rows}
+
+
+def test_two_gpus():
+    result = json.loads((ROOT / "benchmarks/results/nvidia-h200-x2-spatial.json").read_text())
+    rows = table_under((ROOT / "docs/spatial.md").read_text(), "Two H200s over NVLink")
+    ways = "one device, knn_conv", "halo exchange", "all-gather, knn_conv", "x[:, idx], einsum"
+    for name, cells in rows.items():
+        start = name.replace("of level", "level").replace("uniform", "cloud")
+        times = {step["way"]: step["loop"]["min_ms"] for step in result["steps"] if step["points"] == start}
+        assert_shown(cells, [times[way] for way in ways])
+    result = json.loads((ROOT / "benchmarks/results/nvidia-h200-x2-weak-scaling.json").read_text())["weak_scaling"]
+    rows = table_under((ROOT / "docs/devices.md").read_text(), "Two H200s over NVLink")
+    for cells, workload in zip(rows.values(), ("knn", "knn_half_batch", "cifar10"), strict=True):
+        step = result[workload]
+        times = [side["median_ms"] for side in (*step["alone"], step["together"])]
+        assert_shown([*cells[1].split(", "), *cells[2:]], [*times, step["speedup"]])
