@@ -6,6 +6,7 @@ import sys
 _WITHOUT_FLAX = """
 import sys
 import jax_knnconv
+jax_knnconv.NeighborTable([[0]], num_inputs=1)
 assert not [name for name in sys.modules if name.split(".")[0] == "flax"], "flax was imported"
 sys.modules["flax"] = None
 for module in ("linen", "nnx"):
