@@ -1,8 +1,10 @@
-"""Settings of the whole suite: hypothesis profile, and what happens to GPU tests where there is no GPU."""
+"""Settings of the whole suite: hypothesis profile, child processes, and what happens to GPU tests without a GPU."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import pathlib
 
 import hypothesis
 import jax
@@ -16,6 +18,13 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share a GPU, of which JAX would give the first one most of the memory
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+# Where the sources are tested (`make dev`), processes that tests start find them from any folder, too.
+_ROOT = pathlib.Path(__file__).parents[1]
+_package = importlib.util.find_spec("jax_knnconv")
+if _package is not None and _package.origin == str(_ROOT / "jax_knnconv" / "__init__.py"):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def has_gpu() -> bool:
