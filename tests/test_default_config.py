@@ -119,7 +119,10 @@ def test_stems_of_tables(cuda):
     calls = rows(128, table(400, 300, 9), 3, 96)
     forward, dinput, dweight = (calls[operation] for operation in (jkc.knn_conv, jkc.knn_dinput, jkc.knn_dweight))
     assert jkc.default_config(jkc.knn_conv, *forward).kernel == "halo"
-    assert jkc.default_config(jkc.knn_dinput, *dinput).kernel == "halo"
+    hopper = "hopper" if "hopper" in cuda.implementations else "halo"
+    assert jkc.default_config(jkc.knn_dinput, *dinput).kernel == hopper
+    assert jkc.default_config(jkc.knn_dinput, *dinput, config=jkc.KernelConfig(kernel="wmma")).kernel == "halo"
+    assert jkc.default_config(jkc.knn_dinput, *dinput, **A100).kernel == "halo"
     assert jkc.default_config(jkc.knn_dweight, *dweight).kernel == "halo"
     # db then counts some rows only, which the stem's kernel does not.
     assert jkc.default_config(jkc.knn_dweight, *dweight, empty_rows="zero").kernel == "portable"
@@ -133,8 +136,9 @@ def test_stems_of_small_batches_have_room_for_their_order(slots, cuda):
         g, weight = struct(batch, taps.num_outputs, 64), struct(taps.num_slots, 3, 64)
         return jkc.default_config(jkc.knn_dinput, g, weight, taps, **device).kernel
 
+    hopper = "hopper" if "hopper" in cuda.implementations else "halo"
     for taps in table(4085, 964, 49, slots), table(4085, 964, 121, slots and 121), table(130, 128, 9, slots and 9):
-        assert [kernel(batch, taps) for batch in (32, 33, 54, 128)] == ["portable", "halo", "halo", "halo"]
+        assert [kernel(batch, taps) for batch in (32, 33, 54, 128)] == ["portable", hopper, hopper, hopper]
         assert [kernel(batch, taps, **A100) for batch in (26, 27)] == ["portable", "halo"]
         small = {"compute_capability": (8, 9), "multiprocessors": 128}
         assert kernel(200, taps, **small) == ("halo" if taps.num_outputs == 128 else "portable")

@@ -75,7 +75,7 @@ gpu::GroupStrides StridesOf(const Sizes& sizes, int64_t matrix) {
 // {"kernel": name}, and for the portable kernels what `describe` adds of their launch.
 template <typename Decision, typename Describe>
 nb::dict ToDict(const Decision& decision, const Describe& describe) {
-  constexpr const char* kNames[] = {"portable", "halo", "halo", "hopper", "hopper", "halo"};
+  constexpr const char* kNames[] = {"portable", "halo", "halo", "hopper", "hopper", "halo", "hopper"};
   nb::dict found;
   found["kernel"] = kNames[decision.index()];
   if (decision.index() == 0) describe(std::get<0>(decision), found);

@@ -119,7 +119,9 @@ Status ChooseTapGemm(const TapGemm& gemm, const Device& device, const TileChoice
       return hopper::ChooseHalo(gemm, device, always, &decision->emplace<hopper::HaloPlan>());
     };
     if (Allows(wanted.kernel, KernelFamily::kHopper) &&
-        (choose_halo(false) || hopper::ChooseForm(gemm, device, forced, &decision->emplace<hopper::TapForm>()) ||
+        (choose_halo(false) ||
+         hopper::ChooseStem(gemm, device, forced, &decision->emplace<hopper::StemDinputPlan>()) ||
+         hopper::ChooseForm(gemm, device, forced, &decision->emplace<hopper::TapForm>()) ||
          (forced && choose_halo(true)))) {
       return {};
     }

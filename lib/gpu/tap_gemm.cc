@@ -4,6 +4,7 @@
 #include "gpu/halo.h"
 #include "gpu/tap_choice.h"
 #include "hopper/halo.h"
+#include "hopper/stem_dinput.h"
 #include "hopper/tap_gemm.h"
 
 namespace knnconv::gpu {
@@ -43,6 +44,11 @@ Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, co
   return Refused(KernelFamily::kHopper, __FILE__, __LINE__);
 }
 
+Status Run(const LaunchSite& site, const TapGemm& gemm, const Device& device, const hopper::StemDinputPlan& plan) {
+  if constexpr (kHasHopperKernels) return hopper::RunStemDinput(site, gemm, device, plan);
+  return Refused(KernelFamily::kHopper, __FILE__, __LINE__);
+}
+
 }  // namespace
 
 Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice& wanted, bool* leaves_hubs) {
@@ -51,7 +57,9 @@ Status RunTapGemm(const LaunchSite& site, const TapGemm& gemm, const TileChoice&
   TapDecision decision;
   KNNCONV_GPU_RETURN_IF_ERROR(ChooseTapGemm(gemm, device, wanted, &decision));
   if (leaves_hubs != nullptr) {
-    *leaves_hubs = gemm.kind == Taps::kSources && !std::holds_alternative<StemDinputPlan>(decision);
+    const bool stem = std::holds_alternative<StemDinputPlan>(decision) ||
+                      std::holds_alternative<hopper::StemDinputPlan>(decision);
+    *leaves_hubs = gemm.kind == Taps::kSources && !stem;
   }
   return std::visit([&](const auto& chosen) { return Run(site, gemm, device, chosen); }, decision);
 }

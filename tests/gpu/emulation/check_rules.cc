@@ -106,7 +106,14 @@ void CheckFamilies() {
   Require("stem", Ask(Columns(128, 4085, 964, 121, 3, 96), kH200) == kStems);
   Require("stem of a sample", Ask(Columns(1, 4085, 964, 121, 3, 96), kH200) == kTiles);
   Require("stem of 8 neighbours", Ask(Columns(128, 4085, 964, 8, 3, 96), kH200) == kTiles);
-  Require("dinput of a stem", Ask(Sources(128, 4085, 964, 121, 3, 96), kH200) == kStemSums);
+  Require("dinput of a stem", Ask(Sources(128, 4085, 964, 121, 3, 96), kH200) == kHopperStemSums);
+  Require("dinput of a stem, wmma",
+          Ask(Sources(128, 4085, 964, 121, 3, 96), kH200, Wanted(KernelFamily::kAnyPortable)) == kStemSums);
+  Require("dinput of a stem, halo",
+          Ask(Sources(128, 4085, 964, 121, 3, 96), kH200, Wanted(KernelFamily::kHalo)) == kStemSums);
+  Require("dinput of a stem of 4097 points", Ask(Sources(128, 4097, 964, 121, 3, 96), kH200) == kStemSums);
+  Require("dinput of a stem of 129 slots", Ask(Sources(128, 4085, 964, 129, 3, 96), kH200) == kStemSums);
+  Require("dinput of a stem of 4 channels", Ask(Sources(128, 4085, 964, 121, 4, 96), kH200) == kStemSums);
   Require("dinput of a stem on 8.0", Ask(Sources(128, 4085, 964, 121, 3, 96), kA100) == kStemSums);
   Require("dinput of a stem on 8.9", Ask(Sources(128, 4085, 964, 121, 3, 96), kL4) == kTiles);  // 24 rows at a time
   Require("dinput of a stem of a sample", Ask(Sources(1, 4085, 964, 121, 3, 96), kH200) == kTiles);

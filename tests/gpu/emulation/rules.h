@@ -16,7 +16,7 @@ namespace knnconv::gpu::check {
 inline constexpr Device kH200{132, 90, 227 << 10}, kA100{108, 80, 163 << 10};
 inline constexpr Device kT4{40, 75, 64 << 10}, kL4{58, 89, 99 << 10};
 
-enum Kernel { kNone, kTiles, kHaloPatches, kStems, kHopperTiles, kHopperPatches, kStemSums };
+enum Kernel { kNone, kTiles, kHaloPatches, kStems, kHopperTiles, kHopperPatches, kStemSums, kHopperStemSums };
 
 template <typename... Plans>
 Kernel KernelOf(const std::variant<Plans...>& decision) {

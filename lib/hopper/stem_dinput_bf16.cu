@@ -1,0 +1,6 @@
+#include "hopper/stem_dinput_instances.h"
+
+namespace knnconv::hopper {
+template gpu::Status LaunchStemDinput<gpu::BFloat>(const gpu::LaunchSite&, const gpu::TapGemm&,
+                                                  const StemDinputPlan&, int);
+}  // namespace knnconv::hopper
