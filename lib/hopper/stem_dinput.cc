@@ -29,7 +29,7 @@ bool Plan(const gpu::TapGemm& gemm, const gpu::Device& device, StemDinputPlan* p
     return pairs_bytes(units) + CeilDiv(gemm.slots * pitch_of(units) * 4 + 4, 16) * 16;
   };
   // A row's 16 bytes of the next 8 channels lie 4 banks further on.
-  const auto plane_bytes = [](int64_t units) { return CeilDiv(units * 8, kStemChunk) * kStemChunk * 16 + 16; };
+  const auto plane_bytes = [](int64_t units) { return CeilDiv(units * 8, kStemRows) * kStemRows * 16 + 16; };
   const auto rows_at = [&](int64_t units) { return std::max({weight_bytes, sum_bytes, lines_bytes(units)}); };
   const auto bytes_of = [&](int64_t units) { return rows_at(units) + loads * 4 * plane_bytes(units); };
   const auto fits = [&](int64_t units) {
@@ -46,7 +46,7 @@ bool Plan(const gpu::TapGemm& gemm, const gpu::Device& device, StemDinputPlan* p
   const int64_t lists = groups * stretches * blocks * (kOrderedSources / 2);
   const int64_t group_quads = StemDinputPlan::BlockQuads(gemm.table.taps);
   const int64_t order_bytes = lists * 24 + groups * group_quads * 8;
-  if (gemm.table.taps > INT32_MAX || groups * group_quads > INT32_MAX) return false;
+  if (gemm.table.taps > INT32_MAX || lists > INT32_MAX || groups * group_quads > INT32_MAX) return false;
   if (gemm.workspace_bytes < order_bytes || !IsAligned(gemm.workspace)) return false;
 
   *plan = {};

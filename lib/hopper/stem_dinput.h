@@ -10,9 +10,8 @@ namespace knnconv::hopper {
 inline constexpr int kStemChannels = 3;
 inline constexpr int kStemSlots = 64;         // whose channels are 3 tiles of 64 rows
 inline constexpr int kMostStemSlots = 128;
-inline constexpr int kStemRows = 32;          // of g that a product has
-inline constexpr int kStemChunk = 2 * kStemRows;
-inline constexpr int kStemWarpgroups = 4;
+inline constexpr int kStemRows = 64;          // of g that a product has
+inline constexpr int kStemWarpgroups = 4, kStemThreads = kStemWarpgroups * 128;
 inline constexpr int kMostStemBlocks = 64;    // of gpu::kOrderedSources sources
 
 struct StemDinputPlan : gpu::StemDinputPlan {

@@ -9,7 +9,7 @@
 
 namespace knnconv::hopper {
 
-// Copies a stretch's rows of g as wgmma reads them, in cores of 8 rows of 8 channels; zeros for rows and channels that
+// Copies a stretch's rows of g as wgmma reads them, in cores of 8 rows and 8 channels; zeros for rows and channels that
 // do not exist.
 template <typename Shape>
 KNNCONV_DEVICE void CopyRows(const gpu::TapGemm& gemm, const StemDinputPlan& plan, const gpu::StemSample& sample,
@@ -26,17 +26,18 @@ KNNCONV_DEVICE void CopyRows(const gpu::TapGemm& gemm, const StemDinputPlan& pla
   }
 }
 
-// A warp's 16 rows of a tile of weights, and which chunks of kStemChunk rows of g its warpgroup multiplies with them:
-// every `step`th. Pairs are 8 slots' first two channels, others 16 slots' last one.
+// A warp's 16 rows of a tile of weights, and the chunks of kStemRows rows of g that its warpgroup multiplies with them:
+// every `step`th. Pairs are 8 slots' first two channels, singles 16 slots' last one.
 template <bool kPairs>
 struct StemTile {
   int slot, chunk, step;
 
+  // Two warpgroups have a set of slots, all of them or those of half of the chunks: each has a tile of pairs, and both
+  // share one of singles.
   KNNCONV_DEVICE explicit StemTile(const StemDinputPlan& plan) {
-    // Two warpgroups have a set of slots, or half of the chunks: a tile of pairs each, and one of singles that they share.
     const int number = static_cast<int>(Uniform(threadIdx.x / 32)), warp = number % 4, half = number / 4 % 2;
-    const int team = number / 8, ways = 3 - plan.sets, way = plan.sets == 2 ? 0 : team;
-    const int first = plan.sets == 2 ? team * kStemSlots : 0;
+    const int team = number / 8, ways = 3 - plan.sets, way = plan.sets == 1 ? team : 0;
+    const int first = plan.sets == 1 ? 0 : team * kStemSlots;
     slot = first + (kPairs ? half * 32 + warp * 8 : warp * 16);
     chunk = kPairs ? way : way + ways * half;
     step = kPairs ? ways : ways * 2;
@@ -80,40 +81,28 @@ KNNCONV_DEVICE void StoreProducts(const gpu::TapGemm& gemm, const StemDinputPlan
   }
 }
 
-// Starts the products of a tile with the kStemRows rows from `first` on, which are staged.
-template <typename Shape>
-KNNCONV_DEVICE void StartProducts(const StemDinputPlan& plan, const TileWeights<Shape>& weights, int first,
-                                  const char* rows_at, float (&d)[kStemRows / 2]) {
-  const uint64_t rows = DescribeCores(rows_at, plan.plane_bytes, 128);
-  const uint32_t high = static_cast<uint32_t>(rows >> 32), low = Uniform(rows) + first;  // a row is a unit of addresses
-#pragma unroll
-  for (int i = 0; i < kStemRows / 2; ++i) asm volatile("mov.b32 %0, 0;" : "=f"(d[i]));
-  PinSums(d);
-  FenceProducts();
-#pragma unroll
-  for (int step = 0; step < Shape::kSteps; ++step) {
-    const uint32_t at = low + step * (plan.plane_bytes * 2 >> 4);
-    MultiplyAdd<typename Shape::T, kStemRows, Major::kK>(d, weights[step], Join(at, high));
-  }
-  CommitProducts();
-}
-
-// Multiplies the tile's chunks of a stretch's rows: the second half of one while the first half is stored.
+// Multiplies the tile's chunks of a stretch's rows, which are staged. Other warpgroups multiply while one stores.
 template <typename Shape, bool kPairs>
 KNNCONV_DEVICE void MultiplyTile(const gpu::TapGemm& gemm, const StemDinputPlan& plan, const StemTile<kPairs>& tile,
                                  const TileWeights<Shape>& weights, int units, char* shared) {
-  const char* const rows_at = shared + plan.rows_at;
+  const uint64_t rows = DescribeCores(shared + plan.rows_at, plan.plane_bytes, 128);
+  const uint32_t high = static_cast<uint32_t>(rows >> 32), low = Uniform(rows);
 #pragma unroll 1
-  for (int row = tile.chunk * kStemChunk; row < units * 8; row += tile.step * kStemChunk) {
-    float first[kStemRows / 2], second[kStemRows / 2];
-    StartProducts<Shape>(plan, weights, row, rows_at, first);
-    StartProducts<Shape>(plan, weights, row + kStemRows, rows_at, second);
-    WaitForProducts<1>();
-    PinSums(first);
-    StoreProducts<kPairs>(gemm, plan, tile.slot, row, units, first, shared);
+  for (int chunk = tile.chunk; chunk * (kStemRows / 8) < units; chunk += tile.step) {
+    const int first = static_cast<int>(Uniform(chunk)) * kStemRows;  // as what is made of it
+    float d[kStemRows / 2] = {};
+    PinSums(d);
+    FenceProducts();
+#pragma unroll
+    for (int step = 0; step < Shape::kSteps; ++step) {
+      // Addresses count 16 bytes, a row of a core.
+      const uint32_t at = low + first + step * (plan.plane_bytes * 2 >> 4);
+      MultiplyAdd<typename Shape::T, kStemRows, Major::kK>(d, weights[step], Join(at, high));
+    }
+    CommitProducts();
     WaitForProducts<0>();
-    PinSums(second);
-    StoreProducts<kPairs>(gemm, plan, tile.slot, row + kStemRows, units, second, shared);
+    PinSums(d);
+    StoreProducts<kPairs>(gemm, plan, tile.slot, first, units, d, shared);
   }
 }
 

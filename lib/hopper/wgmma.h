@@ -146,12 +146,12 @@ KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], uint64_t a, uint64_t b, bool
 
 template <typename T, int kN, Major kMajorB>
 KNNCONV_DEVICE void MultiplyAdd(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b) {
-  static_assert(kN == 32 || kN == 64, "no such product");
-  constexpr bool kHalf = std::is_same_v<T, gpu::Half>;
-  if constexpr (kN == 32 && kHalf) KNNCONV_WGMMA_A(32, "f16", 16, 16, 17, 18, 19, 20, 21, 22);
-  if constexpr (kN == 32 && !kHalf) KNNCONV_WGMMA_A(32, "bf16", 16, 16, 17, 18, 19, 20, 21, 22);
-  if constexpr (kN == 64 && kHalf) KNNCONV_WGMMA_A(64, "f16", 32, 32, 33, 34, 35, 36, 37, 38);
-  if constexpr (kN == 64 && !kHalf) KNNCONV_WGMMA_A(64, "bf16", 32, 32, 33, 34, 35, 36, 37, 38);
+  static_assert(kN == 64, "no such product");
+  if constexpr (std::is_same_v<T, gpu::Half>) {
+    KNNCONV_WGMMA_A(64, "f16", 32, 32, 33, 34, 35, 36, 37, 38);
+  } else {
+    KNNCONV_WGMMA_A(64, "bf16", 32, 32, 33, 34, 35, 36, 37, 38);
+  }
 }
 
 #undef KNNCONV_WGMMA_A
