@@ -8,14 +8,14 @@
 namespace knnconv::hopper {
 
 inline constexpr int kStemChannels = 3;
-inline constexpr int kStemSlots = 64;         // whose channels are 3 tiles of 64 rows
-inline constexpr int kMostStemSlots = 128;
-inline constexpr int kStemRows = 64;          // of g that a product has
-inline constexpr int kStemWarpgroups = 4, kStemThreads = kStemWarpgroups * 128;
-inline constexpr int kMostStemBlocks = 64;    // of gpu::kOrderedSources sources
+inline constexpr int kStemSlots = 64;  // a set of them, whose channels are 3 tiles of 64 rows
+inline constexpr int kMostStemSlots = 2 * kStemSlots;
+inline constexpr int kStemRows = 64;   // of g that a product has
+inline constexpr int kStemWarpgroups = 4;
+inline constexpr int kMostStemNodes = 4096;  // whose sums a block's registers hold
 
 struct StemDinputPlan : gpu::StemDinputPlan {
-  int32_t sets, ways;   // of kStemSlots slots; warpgroups that share the products of one
+  int32_t sets;         // of slots, whose products two warpgroups compute, or all four where there is one
   int32_t plane_bytes;  // from 8 channels of all staged rows of g to the next 8
 };
 

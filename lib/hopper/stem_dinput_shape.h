@@ -1,4 +1,4 @@
-// How a warpgroup's tiles of weights are dealt (stem_dinput_kernel.h): the channels of 64 slots are 3 tiles of 64 rows.
+// A block of stem_dinput_kernel.h: its shape.
 #pragma once
 
 #include "gpu/stem_dinput_tile.h"
@@ -15,7 +15,7 @@ struct StemShape {
   static constexpr int kChannels = kStemChannels, kLoads = kLoads_, kSteps = kLoads * 2;
   static constexpr int kWarps = kStemWarpgroups * 4, kThreads = kWarps * 32;
   static constexpr int kRowPitch = gpu::StemRowPitch(kLoads);
-  static constexpr int kPairs = (kMostStemBlocks + kWarps - 1) / kWarps;  // of sources that a lane sums up
+  static constexpr int kPairs = kMostStemNodes / 2 / kThreads;  // of sources that a lane sums up
   // As gpu/stem_dinput_lists.h reads places.
   static constexpr gpu::StemTiles kTiles = {1, 1, 2, 1, 16, kStemScale};
 };
