@@ -46,13 +46,13 @@ struct StemDinputPlan {
   KNNCONV_HOST_DEVICE static int64_t BlockQuads(int64_t begin) { return (begin + 3) / 4; }
 };
 
-// What rules share with those of Hopper's kernels (hopper/stem_dinput.h). Whether `gemm` is dinput over a table for up to
-// kStemChannels channels of x, of operands that these kernels read.
+// The next three are common to these rules and to those of Hopper's kernel (hopper/stem_dinput.h). Whether `gemm` is
+// dinput over a table for up to kStemChannels channels of x, of operands that the kernels read.
 bool IsStemDinput(const TapGemm& gemm);
 // Lays out what the first kernel writes, where stretches have so many rows of g. False where numbers are too long, or
 // the workspace too short.
 bool LayOutOrder(const TapGemm& gemm, int64_t stretch, StemDinputPlan* plan);
-// Whether most products have a tap, most sources have one in each stretch, and samples fill the device.
+// Whether enough products have a tap, sources have one in each stretch, and samples fill the device.
 bool PaysAsStem(const TapGemm& gemm, const Device& device, const StemDinputPlan& plan);
 
 // Whether the stem kernels of dinput are to compute `gemm`: where they can if `forced`, else where they are expected to

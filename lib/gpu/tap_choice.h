@@ -1,7 +1,7 @@
 // Which kernel computes a TapGemm, and how it is laid out.
 //
-// Everything here and in what it asks (halo.h, stem.h, stem_dinput.h, hopper/tap_choice.h ...) follows from shapes, types,
-// the alignment of operands and the device's description: no kernel, no driver and no GPU is needed. RunTapGemm does
+// Everything here and in what it asks (halo.h, stem.h, stem_dinput.h, those of hopper/) follows from shapes, types, the
+// alignment of operands and the device's description: no kernel, no driver and no GPU is needed. RunTapGemm does
 // what is decided here; Python asks the same (lib/cuda/rules.cc).
 #pragma once
 

@@ -3,16 +3,15 @@
 //     P[slot, m, c] = sum over o:  weight[slot, c, o] * g[b, m, o]             for the rows m of a stretch
 //     dx[b, n, c] += sum over the stretch's taps (m, slot) of source n:  P[slot, m, c]
 //
-//         weights: 64 (slot, channel) x 2 a warpgroup, in registers     64 rows of g, staged     wgmma
-//         products of a stretch of rows, fp32                           shared memory
-//         sums of all sources, fp32                                     registers: 4 pairs of sources a lane
+//         weights: 2 tiles of 64 (slot, channel) a warpgroup, in registers     64 rows of g at a time, staged
+//         products of a stretch of rows, fp32                                  shared memory
+//         sums of 4 pairs of sources a lane, fp32                              registers
 //
-// As gpu/stem_dinput_kernel.h, whose lists these are. What sums took of shared memory makes stretches longer: fewer
-// quads are half empty, and a source's sums are not read and written again for each stretch. A warp's lists of a stretch
-// are on their way while products are stored.
+// As gpu/stem_dinput_kernel.h, whose lists these are. Sums that lie in registers are not read and written again for each
+// stretch, and leave their room to longer stretches, of which fewer quads are half empty.
 //
-// What bounds it: shared memory, where rows of taps lie at random and meet the same banks; in a stretch of products,
-// tensor cores and then the stores.
+// What bounds it: shared memory, where rows of taps lie at random and meet the same banks; while a stretch is
+// multiplied, tensor cores and then the stores of products.
 #pragma once
 
 #include <cstdint>
