@@ -1,6 +1,6 @@
 // dinput of a table for 3 channels of x, such as the first layer of a network, on Hopper: two kernels, of
-// gpu/stem_order.cu and stem_dinput_kernel.h, and when they run. A thread block has one sample, as in gpu/stem_dinput.h;
-// products are wgmma's, and the sums of all sources lie in registers.
+// gpu/stem_order.cu and stem_dinput_kernel.h, and when they run. A thread block has one sample, as in
+// gpu/stem_dinput.h; products are wgmma's, and the sums of all sources lie in registers.
 #pragma once
 
 #include "gpu/stem_dinput.h"

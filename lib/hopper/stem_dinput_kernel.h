@@ -7,8 +7,8 @@
 //         products of a stretch of rows, fp32                                  shared memory
 //         sums of 4 pairs of sources a lane, fp32                              registers
 //
-// As gpu/stem_dinput_kernel.h, whose lists these are. Sums that lie in registers are not read and written again for each
-// stretch, and leave their room to longer stretches, of which fewer quads are half empty.
+// As gpu/stem_dinput_kernel.h, whose lists these are. Sums that lie in registers are not read and written again for
+// each stretch, and leave their room to longer stretches, of which fewer quads are half empty.
 //
 // What bounds it: shared memory, where rows of taps lie at random and meet the same banks; while a stretch is
 // multiplied, tensor cores and then the stores of products.
