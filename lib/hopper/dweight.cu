@@ -5,6 +5,7 @@
 #include "hopper/dweight_operands.h"
 #include "hopper/dweight_reduce.h"
 #include "hopper/dweight_starts.h"
+#include "hopper/sample_dweight.h"
 
 namespace knnconv::hopper {
 namespace {
@@ -120,6 +121,7 @@ Status RunDweight(const LaunchSite& site, const Dweight& dweight, const DenseTap
   return Run(site, dweight, taps, plan);
 }
 Status RunDweight(const LaunchSite& site, const Dweight& dweight, const ColumnTaps& taps, const DweightPlan& plan) {
+  if (plan.samples.blocks > 0) return RunSampleDweight(site, dweight, taps, plan.samples);
   return Run(site, dweight, taps, plan);
 }
 Status RunDweight(const LaunchSite& site, const Dweight& dweight, const SlotTaps& taps, const DweightPlan& plan) {

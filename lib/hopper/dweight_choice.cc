@@ -195,7 +195,10 @@ DweightPlan PlanDweight(const Dweight& dweight, const DenseTaps& taps, const gpu
   return Plan(dweight, taps, device, tile);
 }
 DweightPlan PlanDweight(const Dweight& dweight, const ColumnTaps& taps, const gpu::Device& device, int tile) {
-  return Plan(dweight, taps, device, tile);
+  const bool in_samples = tile == kInSamples;
+  DweightPlan plan = Plan(dweight, taps, device, in_samples ? -1 : tile);
+  if (in_samples || tile < 0) plan.samples = CutSampleDweight(dweight, taps, device, in_samples);
+  return plan;
 }
 DweightPlan PlanDweight(const Dweight& dweight, const SlotTaps& taps, const gpu::Device& device, int tile) {
   return Plan(dweight, taps, device, tile);
@@ -207,7 +210,9 @@ bool ChooseDweight(const Dweight& dweight, const DenseTaps& taps, const gpu::Dev
 }
 bool ChooseDweight(const Dweight& dweight, const ColumnTaps& taps, const gpu::Device& device, bool forced,
                    DweightPlan* plan) {
-  return Choose(dweight, taps, device, forced, plan);
+  if (!Choose(dweight, taps, device, forced, plan)) return false;
+  plan->samples = CutSampleDweight(dweight, taps, device, /*forced=*/false);
+  return true;
 }
 bool ChooseDweight(const Dweight& dweight, const SlotTaps& taps, const gpu::Device& device, bool forced,
                    DweightPlan* plan) {

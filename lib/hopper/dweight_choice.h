@@ -6,8 +6,11 @@
 #include "gpu/device.h"
 #include "gpu/dweight.h"
 #include "hopper/dweight_sizes.h"
+#include "hopper/sample_dweight_plan.h"
 
 namespace knnconv::hopper {
+
+inline constexpr int kInSamples = kDweightTileCount;  // stands for a tile of blocks that have samples of x
 
 struct DweightPlan {
   DweightSizes sizes;
@@ -15,9 +18,10 @@ struct DweightPlan {
   int64_t boxes = 0, steps = 0;  // of a list; strips, where the tile has some
   int64_t blocks = 0, row_tiles = 0, column_tiles = 0;
   double cycles = 0;  // of a multiprocessor, estimated; only ratios matter
+  SampleDweightCut samples;  // where it has blocks, these run and no tile
 };
 
-// The plan of one tile, or with -1 the one of least estimated time.
+// The plan of one tile, or with -1 the one of least estimated time; kInSamples: of samples, where they fit.
 DweightPlan PlanDweight(const gpu::Dweight& dweight, const gpu::DenseTaps& taps, const gpu::Device& device, int tile);
 DweightPlan PlanDweight(const gpu::Dweight& dweight, const gpu::ColumnTaps& taps, const gpu::Device& device, int tile);
 DweightPlan PlanDweight(const gpu::Dweight& dweight, const gpu::SlotTaps& taps, const gpu::Device& device, int tile);

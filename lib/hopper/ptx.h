@@ -207,6 +207,15 @@ KNNCONV_DEVICE void StoreMatrices(void* row, const uint32_t (&pairs)[4]) {
                : "memory");
 }
 
+// Loads such matrices transposed: lane l gives the address of row l % 8 of matrix l / 8, and receives the elements
+// l / 4 of the rows 2 * (l % 4) + {0, 1} of matrix i in pairs[i].
+KNNCONV_DEVICE void LoadTransposed(uint32_t row, uint32_t (&pairs)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
+               : "r"(row)
+               : "memory");
+}
+
 // Copies 16 bytes to shared memory at address `to`, or writes zeros there where `exists` is false and reads nothing,
 // wherever `from` points.
 KNNCONV_DEVICE void CopyChunk(uint32_t to, const void* from, bool exists) {

@@ -31,7 +31,7 @@ SAMPLES = ("sample", "sample, two at once", "sample, narrow", "sample, one slot"
 LARGE = ("tile=256x128", "tile=128x256", "tile=192x256")
 HOPPER = {
     "check": HopperCheck(
-        ("hopper/tap_*.c*", "hopper/sample*.c*", "gpu/hub_sums.cu", *SHARED),
+        ("hopper/tap_*.c*", "hopper/sample.cc", "hopper/sample_[bfp]*.c*", "gpu/hub_sums.cu", *SHARED),
         (("values",), ("random", "1", "100")),
         (
             *(
@@ -53,7 +53,7 @@ HOPPER = {
         ),
     ),
     "check_dweight": HopperCheck(
-        ("hopper/dweight*.cu", "hopper/dweight*.cc", "hopper/tensor_map.cc"),
+        ("hopper/dweight*.c*", "hopper/sample_dweight*.c*", "hopper/tensor_map.cc"),
         (("check",), ("random", "1", "100")),
         tuple(
             ("few", name)
@@ -62,6 +62,8 @@ HOPPER = {
                 "slots",
                 "gathered",
                 "gathered_deep",
+                "samples",
+                "samples_ragged",
                 "slots_gathered",
                 "slots_of_both",
                 "dense_narrow",

@@ -1,8 +1,8 @@
 // Runs Hopper's TapGemm by itself: values against one thread a result in double, then times of the shapes that matter.
 //
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib tests/gpu/hopper/check.cu
-//         lib/hopper/{tap_gemm,sample}*.cu lib/hopper/{tap_gemm,tap_choice,pixel_classes,tensor_map}.cc
-//         lib/hopper/sample*.cc lib/gpu/hub_sums.cu -o check
+//         lib/hopper/{tap_gemm,sample_[bf]}*.cu lib/hopper/{tap_gemm,tap_choice,pixel_classes,tensor_map}.cc
+//         lib/hopper/sample{,_plan}.cc lib/gpu/hub_sums.cu -o check
 //     check [all|values|few|times] [names of cases] [tile=128x64 "tile=split 128x128" ...]
 //     check random seed count
 //

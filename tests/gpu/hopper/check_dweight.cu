@@ -3,7 +3,8 @@
 // or once. `few`, with names of cases behind it, checks these in the tiles of their choice, for compute-sanitizer;
 // `random` has a seed and a count behind it; `time` with names times these.
 //     nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I lib -DKNNCONV_HOPPER_POLLS='(1<<26)'
-//         tests/gpu/hopper/check_dweight.cu lib/hopper/dweight*.c* lib/hopper/tensor_map.cc -o check_dweight
+//         tests/gpu/hopper/check_dweight.cu lib/hopper/{,sample_}dweight*.c* lib/hopper/tensor_map.cc
+//         -o check_dweight
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -27,6 +28,9 @@ int CheckTiles() {
   for (int tile = -1; tile < hopper::kDweightTileCount; ++tile) {
     const bool has_strips = tile >= 0 && hopper::kDweightTiles[tile].has_strips();
     std::vector<Case> cases = has_strips ? StripCases() : ValueCases();
+    if (tile < 0) {
+      for (const Case& c : SampleCases()) cases.push_back(c);
+    }
     if (!has_strips) {
       for (const Case& c : DenseGroupCases()) cases.push_back(c);
     }
@@ -46,6 +50,11 @@ int CheckTiles() {
       checks += 2;
     }
   }
+  for (const Case& c : SampleCases()) {
+    failures += CheckCase<__nv_bfloat16>(c, Element::kF32, hopper::kInSamples, false);
+    failures += CheckCase<__half>(c, Element::kF16, hopper::kInSamples, true);
+    checks += 2;
+  }
   std::printf("%d failures in %d checks\n", failures, checks);
   return failures;
 }
@@ -53,7 +62,7 @@ int CheckTiles() {
 int CheckFew(const std::vector<std::string>& names) {
   int failures = 0;
   size_t found = 0;
-  for (const std::vector<Case>& cases : {ValueCases(), GatherCases(), SlotGatherCases(), StripCases()}) {
+  for (const std::vector<Case>& cases : {ValueCases(), SampleCases(), GatherCases(), SlotGatherCases(), StripCases()}) {
     for (const Case& c : cases) {
       if (std::find(names.begin(), names.end(), c.name) == names.end()) continue;
       ++found;
@@ -74,6 +83,10 @@ std::vector<int> TilesOf(const Case& c, RandomCases* random) {
     const auto plan = [&](const auto& taps) { return hopper::PlanDweight(p.dweight, taps, device, tile); };
     if (Takes(p) && WithTaps(p, plan).tile == tile) others.push_back(tile);
   }
+  const auto in_samples = [&](const auto& taps) {
+    return hopper::PlanDweight(p.dweight, taps, device, hopper::kInSamples).samples.blocks > 0;
+  };
+  if (!others.empty() && c.is_table && !c.has_slots && WithTaps(p, in_samples)) others.push_back(hopper::kInSamples);
   if (!others.empty()) tiles = {-1, others[random->Pick(0, static_cast<int>(others.size()) - 1)]};
   Free(p);
   return tiles;
@@ -124,9 +137,9 @@ std::vector<TimedCase> TimedCases() {
   const int a = Tile({3, 1, 64, 1}), b = Tile({2, 2, 128, 1}), c = Tile({2, 1, 256, 1});
   const int d = Tile({3, 1, 128, 1}), e = Tile({3, 1, 192, 1});
   const int f = Tile({2, 1, 128, 1}), g = Tile({1, 1, 128, 1}), h = Tile({1, 1, 64, 1});
-  const int strips = Tile({3, 1, 64, 3});
+  const int strips = Tile({3, 1, 64, 3}), samples = hopper::kInSamples;
   return {
-      {Table("knn 64", 256, 64, 64, 1024, 1024, 9), 0.08, {a}},
+      {Table("knn 64", 256, 64, 64, 1024, 1024, 9), 0.08, {a, samples}},
       {Table("knn 128", 256, 128, 128, 512, 512, 9), 0.098, {b, d}},
       {Table("knn 256", 256, 256, 256, 256, 256, 9), 0.141, {b, c}},
       {Table("knn 512", 256, 512, 512, 64, 64, 9), 0.113, {b, c}},
@@ -135,13 +148,13 @@ std::vector<TimedCase> TimedCases() {
       {Table("knn 256-384", 128, 256, 384, 230, 60, 9), 0.073, {e, b}},
       {Table("knn 384-384", 128, 384, 384, 60, 60, 9), 0.111, {e, b}},
       {Table("knn 16 nodes", 512, 256, 256, 16, 16, 9), 0.033, {b, d}},
-      {Table("knn 64 230", 128, 64, 64, 230, 230, 9), 0.011, {a, h}},
-      {Table("10 64 230", 10, 64, 64, 230, 230, 9), 0.036, {a}},
+      {Table("knn 64 230", 128, 64, 64, 230, 230, 9), 0.011, {a, h, samples}},
+      {Table("10 64 230", 10, 64, 64, 230, 230, 9), 0.036, {a, samples}},
       {Table("30 256", 30, 256, 256, 256, 256, 9), 0, {b, c}},
       {Table("40 256", 40, 256, 256, 256, 256, 9), 0, {b, c, d}},
-      {Table("40 64 230", 40, 64, 64, 230, 230, 9), 0, {a}},
+      {Table("40 64 230", 40, 64, 64, 230, 230, 9), 0, {a, samples}},
       {Table("100 128", 100, 128, 128, 512, 512, 9), 0, {b}},
-      {Table("50 64", 50, 64, 64, 1024, 1024, 9), 0, {a}},
+      {Table("50 64", 50, 64, 64, 1024, 1024, 9), 0, {a, samples}},
       {Table("100k 64", 1, 64, 64, 100000, 100000, 27), 0.148, {a, b}},
       {Table("100k 64-256", 1, 64, 256, 100000, 100000, 27), 0, {b, c, d}},
       {Table("100k 128", 1, 128, 128, 100000, 100000, 27), 0.41, {b, c, d}},

@@ -117,6 +117,18 @@ inline std::vector<Case> GatherCases() {
   };
 }
 
+// Tables whose samples of x fit into shared memory; in the last, blocks sum more than a chain.
+inline std::vector<Case> SampleCases() {
+  return {
+      Table("samples", 40, 64, 64, 230, 230, 9),
+      Table("samples_one", 1, 64, 64, 300, 257, 27),
+      Table("samples_ragged", 7, 64, 48, 100, 300, 5),
+      Table("samples_narrow", 33, 64, 8, 64, 17, 4),
+      Table("samples_large", 3, 64, 64, 1000, 1024, 9),
+      Table("samples_deep", 130, 64, 64, 90, 300, 27),
+  };
+}
+
 // Gradients a sample.
 inline std::vector<Case> DenseGroupCases() {
   return {

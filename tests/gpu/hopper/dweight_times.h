@@ -28,6 +28,8 @@ inline void Time(Case c, double target, const std::vector<int>& tiles, Element r
     const double ms = Milliseconds(sets, tile);
     if (tile < 0) {
       std::printf(" chosen %.4f (%.0f TFLOP/s)", ms, flops / ms / 1e9);
+    } else if (tile == hopper::kInSamples) {
+      std::printf("  samples %.4f", ms);
     } else {
       const auto& size = hopper::kDweightTiles[tile];
       std::printf("  %d,%d,%d,%d %.4f", size.warpgroups, size.warpgroup_boxes, size.columns, size.taps, ms);
