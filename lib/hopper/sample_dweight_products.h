@@ -40,7 +40,7 @@ class SampleDweightProducts {
       }
       const uint4 entry = LoadShared(SharedAddress(room_.Entries(warpgroup_, walk_.box)) + node * 16);
       room_.Full(stage.at).Wait(stage.parity);
-      Finish();
+      WaitForProducts(words_, task_.ways);
       if (read >= 0) room_.Empty(read).ArriveAsWarp();
       const uint32_t entries[kDepths] = {entry.x, entry.y, entry.z, entry.w};
 #pragma unroll
@@ -62,30 +62,17 @@ class SampleDweightProducts {
         held.Advance(task_.samples_held);
       }
       if (++chain < task_.chain || walk_.left == 0) continue;
-      Finish();
+      WaitForProducts(words_, task_.ways);
       Store(has_partial);
       has_partial = true;
       chain = 0;
       Clear();
     }
-    Finish();
+    WaitForProducts(words_, task_.ways);
     Store(has_partial);
   }
 
  private:
-  // Waits for the products under way. The compiler gives registers of words away once products are asked for, while
-  // these still read them: so a store that never happens reads them after the wait.
-  KNNCONV_DEVICE void Finish() const {
-    WaitForProducts<0>();
-#pragma unroll
-    for (const uint32_t(&word)[4] : words_) {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.lt.s32 p, %0, 0;\n@p st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n}" ::"r"(task_.ways),
-          "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
-          : "memory");
-    }
-  }
-
   KNNCONV_DEVICE void Clear() {
 #pragma unroll
     for (float& sum : sums_) sum = 0;

@@ -141,11 +141,6 @@ class SampleProducts {
     uint32_t index[2];
   };
 
-  // Words of a thread's two rows; the words 0 to 3 of channels 8q to 8q+7, the others of 32+8q to 32+8q+7.
-  struct Rows {
-    uint32_t word[2][8];
-  };
-
   // Gives a sample back that the warp reads no more.
   KNNCONV_DEVICE void Leave(int place) const { room_.Empty(place).ArriveAsWarp(); }
 
@@ -166,18 +161,19 @@ class SampleProducts {
              static_cast<uint32_t>(gpu::ReadOnly(taps_[1] + slot))}};
   }
 
-  // Reads the rows of a tap. Half of a quarter warp's lanes read their upper channels first: so 8 lanes, of two rows,
-  // meet all banks. Holes read the zeros behind the sample.
-  KNNCONV_DEVICE void Load(const uint32_t (&line)[2], Rows* rows) const {
+  // Reads the rows of a tap, as operands of its products. Half of a quarter warp's lanes read their upper channels
+  // first: so 8 lanes, of two rows, meet all banks. Holes read the zeros behind the sample.
+  KNNCONV_DEVICE void Load(const uint32_t (&line)[2]) {
     const bool upper = lane_ / 4 % 2 != 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint4 first = LoadShared(line[i] + (upper ? 64 : 0)), second = LoadShared(line[i] + (upper ? 0 : 64));
       const uint4 low = upper ? second : first, high = upper ? first : second;
-      uint32_t(&word)[8] = rows->word[i];
-      word[0] = low.x, word[1] = low.y, word[2] = low.z, word[3] = low.w;
-      word[4] = high.x, word[5] = high.y, word[6] = high.z, word[7] = high.w;
+      words_[0][i] = low.x, words_[0][i + 2] = low.y, words_[1][i] = low.z, words_[1][i + 2] = low.w;
+      words_[2][i] = high.x, words_[2][i + 2] = high.y, words_[3][i] = high.z, words_[3][i + 2] = high.w;
     }
+#pragma unroll
+    for (int i = 0; i < kSlices * 4; ++i) asm volatile("" : "+r"(words_[i / 4][i % 4])::"memory");
   }
 
   // Adds up a strip. While products of a tap are under way, others' are, of three more warpgroups.
@@ -198,29 +194,20 @@ class SampleProducts {
         room_.HasWeights(slot).Wait(0);
         FenceAsyncProxy();  // threads have written them, not the copy engine
       }
-      WaitForProducts<0>();  // which read the words that come next
+      WaitForProducts(words_, task_.slots);  // which read the words that come next
       PinSums(sums_);
-      Rows rows;
-      Load(line, &rows);
-      Pin(&rows);
+      Load(line);
       const uint64_t weights = weights_ + static_cast<uint64_t>(slot * (kSampleMatrixBytes / 16));
       FenceProducts();
 #pragma unroll
       for (int slice = 0; slice < kSlices; ++slice) {
-        const uint32_t a[4] = {rows.word[0][2 * slice], rows.word[1][2 * slice], rows.word[0][2 * slice + 1],
-                               rows.word[1][2 * slice + 1]};
-        MultiplyAdd<T, kSampleColumns, Major::kMN>(sums_, a, weights + slice * kDepthAdvance<Major::kMN>);
+        MultiplyAdd<T, kSampleColumns, Major::kMN>(sums_, words_[slice], weights + slice * kDepthAdvance<Major::kMN>);
       }
       CommitProducts();
     }
-    WaitForProducts<0>();
+    WaitForProducts(words_, task_.slots);
     PinSums(sums_);
     has_weights_ = true;
-  }
-
-  KNNCONV_DEVICE static void Pin(Rows* rows) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) asm volatile("" : "+r"(rows->word[i / 8][i % 8])::"memory");
   }
 
   const SampleTask& task_;
@@ -233,6 +220,7 @@ class SampleProducts {
   uint32_t nearest_[2];     // source of a row's taps: the least of them, that of a row of holes is none
   uint32_t sample_ = 0;     // where the lane's first channels of source 0 lie
   bool has_weights_ = false;
+  uint32_t words_[kSlices][4] = {};  // of two rows: channels 8q..8q+7, then 32+8q..32+8q+7
   float sums_[kSampleColumns / 2];
 };
 

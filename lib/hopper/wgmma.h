@@ -64,6 +64,21 @@ KNNCONV_DEVICE void WaitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// Waits for all products, of which the last ones have their rows in registers, `words`. The compiler may give these
+// away as soon as products have been asked for, while they are still read: so a store that never happens reads them
+// behind the wait. `positive` is a number above 0 that the compiler does not know.
+template <int kCount>
+KNNCONV_DEVICE void WaitForProducts(const uint32_t (&words)[kCount][4], int positive) {
+  WaitForProducts<0>();
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.lt.s32 p, %0, 0;\n@p st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n}" ::"r"(positive),
+        "r"(words[i][0]), "r"(words[i][1]), "r"(words[i][2]), "r"(words[i][3])
+        : "memory");
+  }
+}
+
 // Keeps the compiler from reading sums before a wait, or writing them after a fence.
 template <int kCount>
 KNNCONV_DEVICE void PinSums(float (&sums)[kCount]) {
