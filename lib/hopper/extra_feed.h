@@ -56,7 +56,7 @@ class ExtraFeeder {
     const int32_t line_bytes = plan_.gemm.depth * 2;
     const Sources<Shape::kRows> rows(round.source, first_);
     const Sources<Shape::kLines> extra(round.source + Order::kFirstLine, first_);
-    const int lines = round.lines, slot = round.slot;
+    const int slot = round.slot;
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       const int stage = place_.stage, channel = step * kStepDepth;
@@ -68,7 +68,7 @@ class ExtraFeeder {
       const uint32_t to_extra = SharedAddress(pipe_.Lines(stage)) + place;
       Barrier& full = pipe_.Full(stage);
       pipe_.Empty(stage).Wait(place_.parity ^ 1);
-      if (step == steps_ - 1) Announce(pipe_.Note(stage), round);
+      Announce(pipe_.Note(stage), round, step == steps_ - 1);
       full.ArriveAsWarp();
       if (lane_ == 0 && warp_ == static_cast<int>(loader_)) {
         full.ArriveExpecting(Shape::kBytesB);
@@ -79,10 +79,8 @@ class ExtraFeeder {
         CopyChunk(to + i * kExtraAtOnce * 128, RowAt(from, rows[i], line_bytes), in_depth && rows[i] >= 0);
       }
 #pragma unroll
-      for (int i = 0; i < extra.kOwn; ++i) {  // what is behind the last line gives products that nobody reads
-        if (first_ + i * kExtraAtOnce < lines) {
-          CopyChunk(to_extra + i * kExtraAtOnce * 128, RowAt(from, extra[i], line_bytes), in_depth);
-        }
+      for (int i = 0; i < extra.kOwn; ++i) {  // what is no line gives products that nobody reads
+        if (extra[i] >= 0) CopyChunk(to_extra + i * kExtraAtOnce * 128, RowAt(from, extra[i], line_bytes), in_depth);
       }
       full.ArriveAfterCopies();
       loader_ = (loader_ + 1) % 4u;
@@ -90,12 +88,14 @@ class ExtraFeeder {
     }
   }
 
-  KNNCONV_DEVICE void Announce(RoundNote<Shape>& note, const SortedRound& round) const {
-    note.span[thread_] = round.span[thread_];
+  KNNCONV_DEVICE void Announce(RoundNote<Shape>& note, const SortedRound& round, bool ends) const {
+    if (thread_ == 0) note.last = ends && round.last != 0;
+    if (!ends) return;
+    if (thread_ < Shape::kLines) note.mark[thread_] = round.mark[thread_];
     if (lane_ == 0) note.unwritten[warp_] = round.unwritten[warp_];
     if (thread_ == 0) {
-      note.lines = round.lines;
-      note.last = static_cast<uint32_t>(round.last);
+      note.first_pass = round.first_pass;
+      note.end_pass = round.end_pass;
     }
   }
 

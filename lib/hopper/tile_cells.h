@@ -39,6 +39,18 @@ KNNCONV_DEVICE int WarpSum(int value) {
 #endif
 }
 
+KNNCONV_DEVICE int WarpMax(int value) {
+#if defined(__CUDA_ARCH__)
+  return __reduce_max_sync(~0u, value);
+#else
+  const int lane = threadIdx.x % gpu::kGroupLanes;
+  for (int step = gpu::kGroupLanes / 2; step > 0; step /= 2) {
+    value = max(value, gpu::GroupShuffle(value, lane ^ step, gpu::kGroupLanes));
+  }
+  return value;
+#endif
+}
+
 // A node's sources, in shared memory or in the table.
 struct SourceList {
   const int32_t* sources;

@@ -2,7 +2,7 @@
 // there once, in the order of its list where a slot has one round, by ascending slots.
 #include <algorithm>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "check.h"
 #include "hopper/tile_sorter.h"
@@ -110,22 +110,36 @@ int64_t CheckTile(const SortPlan& plan, const Table& table, int64_t tile) {
     wrong += (round.last != 0) != (i == count - 1);
     wrong += round.slot < previous || round.slot >= gemm.slots || (round.slot < 0 && count > 1);
     previous = round.slot;
-    int next = 0, used = 0;
+    int used = 0;
     for (int row = 0; row < SortedRound::kRows; ++row) {
       unwritten[row] = (round.unwritten[row / 32] >> row % 32 & 1) != 0;
-      if (round.source[Order::PlaceOfRow(row)] >= 0) {
-        found[row][round.slot].push_back(round.source[Order::PlaceOfRow(row)]);
-        ++used;
-      }
-      const LineSpan span = round.span[row];
-      // Lines follow each other row by row: 16 rows' are read from the first row's first to the last row's last.
-      wrong += span.first != next && (span.count > 0 || span.first != Order::kLines);
-      for (int l = span.first; l < span.first + span.count; ++l, ++used) {
-        found[row][round.slot].push_back(round.source[Order::PlaceOfLine(l)]);
-      }
-      next = std::max(next, span.first + span.count);
+      if (round.source[Order::PlaceOfRow(row)] < 0) continue;
+      found[row][round.slot].push_back(round.source[Order::PlaceOfRow(row)]);
+      ++used;
     }
-    wrong += next != round.lines;
+    // What is added in a pass is of different rows, and lies in the pass's half or is a pair.
+    std::map<std::pair<int, int>, std::vector<int32_t>> lines_of;  // of a row and pass
+    for (int l = 0; l < Order::kLines; ++l) {
+      const LineMark mark = round.mark[l];
+      const int32_t source = round.source[Order::PlaceOfLine(l)];
+      wrong += (source < 0) != (mark.pass == LineMark::kNoPass);
+      if (source < 0) continue;
+      ++used;
+      const int row = mark.row % LineMark::kPair, half = l / 8 % 2;
+      const bool is_pair = mark.row >= LineMark::kPair;
+      auto& of = lines_of[{row, mark.pass}];
+      if (is_pair && half == 1) {
+        wrong += of.size() != 1 || round.mark[l - 8].row != mark.row || round.mark[l - 8].pass != mark.pass;
+      } else {
+        wrong += !of.empty() || (!is_pair && mark.pass % 2 != half);
+      }
+      of.push_back(source);
+      wrong += mark.pass < round.first_pass || mark.pass >= round.end_pass;
+    }
+    for (const auto& [at, sources] : lines_of) {  // by passes
+      auto& of = found[at.first][round.slot];
+      of.insert(of.end(), sources.begin(), sources.end());
+    }
     wrong += used == 0 && round.slot >= 0 && rounds_of[round.slot] == 1;
   }
   for (int row = 0; row < SortedRound::kRows; ++row) {
