@@ -20,6 +20,7 @@ CHECKS = (
     "check_hopper_strips",
     "check_rules",
     "check_tap_gemm",
+    "check_tap_parts",
     "check_tile_rules",
     "check_tile_sorter",
 )

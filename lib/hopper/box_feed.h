@@ -136,24 +136,21 @@ class BoxFeeder {
     }
     span.count = gemm.table.columns;
     if (gemm.kind == gpu::Taps::kSources) {
-      const int32_t* const offsets = gemm.table.offsets + span.tile.group * plan_.groups.offsets;
-      const int64_t begin = gpu::SourceOffset(offsets, span.box[0].node);
-      const int64_t count = gpu::SourceOffset(offsets, span.box[0].node + 1) - begin;
-      span.hub = count > gpu::kHubTaps;
-      span.count = span.hub ? 0 : static_cast<int>(count);
+      const NodeList list = walk_.List(turn, span.tile, span.box[0]);
+      span.hub = list.hub;
+      span.count = list.count;
 #pragma unroll
-      for (int i = 0; i < Shape::kBoxes; ++i) span.begin[i] = first + begin;
+      for (int i = 0; i < Shape::kBoxes; ++i) span.begin[i] = first + list.begin;
     }
     span.first_step = 0;
     span.end_step = steps_;
-    if constexpr (Shape::kSplit > 1) TakeShare(&span);
+    if constexpr (Shape::kSplit > 1) TakeShare(walk_.Steps(turn, span.count * steps_), &span);
     return span;
   }
 
-  // Leaves this block's share of a list: as many steps as the others', or one more.
-  KNNCONV_DEVICE void TakeShare(TapSpan* span) const {
-    const int all = span->count * steps_, rank = walk_.rank();
-    const int begin = all * rank / Shape::kSplit, end = all * (rank + 1) / Shape::kSplit;
+  // Leaves this block's share of a list.
+  KNNCONV_DEVICE void TakeShare(StepRange steps, TapSpan* span) const {
+    const auto [begin, end] = steps;
     const int first = begin / steps_, behind = (end + steps_ - 1) / steps_;
     span->count = end > begin ? behind - first : 0;
     if (span->count == 0) return;
@@ -256,7 +253,8 @@ class BoxFeeder {
       const uint32_t dead = plan_.gemm.zero_empty_rows ? ~alive & ((1u << Shape::kBoxes) - 1) : 0;
       if (lane_ == 0) LoadTableTap(span, held, {true, span.hub, dead, 0});
       if constexpr (Shape::kSplit > 1) {
-        if (lane_ == 0 && !span.hub) OpenStages(pipe_, walk_.rank(), shared_tiles_++, &place_);
+        const bool adds = walk_.Adds(turn) && !span.hub;
+        if (lane_ == 0 && adds) OpenStages(pipe_, walk_.rank(), shared_tiles_++, &place_);
       }
       span = after;
       after = later;

@@ -20,7 +20,7 @@ struct ExtraShape {
   static constexpr Source kSource = Source::kExtra;
   static constexpr bool kTransposed = true;
   static constexpr bool kStoresTogether = false;
-  static constexpr int kSplit = 1, kTeams = 1, kBlocksOfMultiprocessor = 1;
+  static constexpr int kSplit = 1, kTiles = 1, kTeams = 1, kBlocksOfMultiprocessor = 1;
   static constexpr int kBoxes = 1, kConsumers = 1, kBlocks = 2, kColumns = kColumnCount, kRows = kBoxRows;
   static constexpr int kConsumerThreads = 128 * kConsumers;  // who multiply rows
   static constexpr int kThreads = kConsumerThreads + 128 + kSortThreads + 128;  // of lines, who sort, who gather

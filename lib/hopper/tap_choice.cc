@@ -19,7 +19,7 @@ struct TileCost {
 };
 
 // Fitted to the times of tests/gpu/hopper/check.cu, each column by itself. Only ratios within a column matter. Blocks
-// that share a tile exchange sums at its end.
+// that share tiles exchange sums at the end of one.
 struct FormCost {
   TileForm form;
   TileCost table, lists, pixels;  // lists: of a source order, whose lengths differ
@@ -34,8 +34,10 @@ constexpr FormCost kBoxForms[] = {
     {{Source::kBoxes, 128, 256}, {0.62, 3.9}, {0.665, 3.6}, {0.56, 4.5}},
     {{Source::kBoxes, 192, 256}, {}, {}, {0.75, 16.5}},
     {{Source::kBoxes, 128, 128, false, 2}, {}, {0.82, 5.1}, {}},
-    {{Source::kBoxes, 128, 192, false, 2}, {}, {0.64, 2.8}, {}},
     {{Source::kBoxes, 128, 256, false, 2}, {0.63, 5.7}, {}, {}},
+    {{Source::kBoxes, 128, 128, false, 2, 2}, {}, {0.40, 6.5}, {}},
+    {{Source::kBoxes, 128, 192, false, 2, 2}, {}, {0.53, 6.8}, {}},
+    {{Source::kBoxes, 128, 256, false, 2, 2}, {}, {0.70, 8.5}, {}},
 };
 constexpr double kAlone = 0.7;  // a tile alone on a multiprocessor, of the time of two that share it
 // A step of tiles of 256 rows, of what it takes otherwise, where each tap's last one is half empty, with 96, 160 or 224
@@ -54,7 +56,7 @@ TileCost CostOf(const gpu::TapGemm& gemm, const FormCost& cost) {
 bool HasForm(const gpu::TapGemm& gemm, const TileForm& tile) {
   if (tile.columns > 64 && tile.columns - gemm.columns >= 64) return false;
   if (IsOfPixels(tile) && gemm.kind != gpu::Taps::kWindow) return false;
-  return (tile.columns != 96 || HasTile96(gemm)) && (tile.split == 1 || CanSplit(gemm, tile.columns));
+  return (tile.columns != 96 || HasTile96(gemm)) && (tile.split == 1 || CanSplit(gemm, tile));
 }
 
 // The mean length of lists, and that of the longest: were a source's taps drawn at random, lengths would be Poisson's,
@@ -83,15 +85,17 @@ double Microseconds(const gpu::TapGemm& gemm, const FormCost& cost, const TapFor
   const int64_t class_count = std::max<int64_t>(form.classes.count, 1);
   const int64_t row_tiles = TileGroups(form) * class_count * RowTiles(gemm, form);
   const int64_t tiles = row_tiles * CeilDiv(gemm.columns, tile.columns);
-  const bool pairs = tile.rows == kBoxRows && tile.columns <= 128;  // two on a multiprocessor
+  const bool two_fit = tile.rows == kBoxRows && tile.columns <= 128 && tile.tiles == 1;  // on a multiprocessor
   const int64_t alone = std::max<int64_t>(multiprocessors / tile.split, 1);
-  const int64_t at_once = pairs ? 2 * alone : alone, left = tiles % at_once;
-  const double last_round = left == 0 ? 0.0 : pairs && left <= alone ? kAlone : 1.0;
+  const int64_t turns = tile.tiles == 1 ? tiles : PairClusters(tiles, tile.columns, alone);
+  const int64_t at_once = two_fit ? 2 * alone : alone, left = turns % at_once;
+  const double last_round = left == 0 ? 0.0 : two_fit && left <= alone ? kAlone : 1.0;
   const TileCost of = CostOf(gemm, cost);
   const ListLengths taps = LengthsOf(gemm, class_count);
   const double of_tap = static_cast<double>(CeilDiv(gemm.depth, kStepDepth)) * of.step / tile.split;
-  const double even = (static_cast<double>(tiles / at_once) + last_round) * (taps.mean * of_tap + of.tile);
-  return std::max(even, taps.longest * of_tap * (pairs ? kAlone : 1.0) + of.tile);
+  const double mean = taps.mean * static_cast<double>(tiles) / static_cast<double>(turns) * of_tap;
+  const double even = (static_cast<double>(turns / at_once) + last_round) * (mean + of.tile);
+  return std::max(even, taps.longest * of_tap * (two_fit ? kAlone : 1.0) + of.tile);
 }
 
 // What the copy engine and the kernels can address.
@@ -184,8 +188,15 @@ bool CanStay(const gpu::TapGemm& gemm) {
 
 bool HasTile96(const gpu::TapGemm& gemm) { return gemm.transposed && gemm.columns > 64 && gemm.columns <= 96; }
 
-bool CanSplit(const gpu::TapGemm& gemm, int columns) {
-  return gemm.kind != gpu::Taps::kWindow && gemm.transposed == (columns < 256);
+bool CanSplit(const gpu::TapGemm& gemm, const TileForm& tile) {
+  if (tile.tiles == 2) return gemm.kind == gpu::Taps::kSources;
+  return gemm.kind != gpu::Taps::kWindow && gemm.transposed == (tile.columns < 256);
+}
+
+int64_t PairClusters(int64_t tiles, int columns, int64_t at_once) {
+  const int64_t pairs = CeilDiv(tiles, 2);
+  if (tiles <= at_once) return tiles;
+  return columns <= 128 ? pairs : std::max(pairs, at_once);
 }
 
 // Whole tiles of boxes where nodes differ in their slots, since a tile has one slot at a time.

@@ -23,12 +23,13 @@ enum class Source {
 // the weight is transposed and has as many or less; of pixels, 192 rows and 256 columns, too. Others have 128 rows, for
 // tables alone: kRows 64, 128 or 256 columns, in forward; kExtra 64 or 128 columns.
 // resident: all weights stay in shared memory; kBoxes, 128 rows and 64 columns, where CanStay. split: blocks, of one
-// cluster, that share the steps of a tile: 2 with kBoxes and 128 rows, where CanSplit.
+// cluster, that share the steps of a tile, or of two: 2 with kBoxes and 128 rows, where CanSplit.
 struct TileForm {
   Source source;
   int rows, columns;
   bool resident = false;
   int split = 1;
+  int tiles = 1;  // whose steps blocks share at a time
 };
 
 // Whether such tiles are of pixels alone: a table's are whole boxes.
@@ -58,8 +59,13 @@ bool CanStay(const gpu::TapGemm& gemm);
 // Whether there are tiles of 96 columns.
 bool HasTile96(const gpu::TapGemm& gemm);
 
-// Whether there are kernels that split tiles of so many columns: of tables, 128 or 192 in dinput and 256 in forward.
-bool CanSplit(const gpu::TapGemm& gemm, int columns);
+// Whether there are kernels for tiles of this form, which blocks share: one tile of a table, of 128 columns in dinput
+// and 256 in forward; or two of dinput, of 128, 192 or 256.
+bool CanSplit(const gpu::TapGemm& gemm, const TileForm& tile);
+
+// Clusters of two tiles, or one where a device has room for more of them. With tiles of 128 columns, where more blocks
+// were no faster, all have one or none has.
+int64_t PairClusters(int64_t tiles, int columns, int64_t at_once);
 
 // Copies of kBoxRows that cover a node's batch.
 int32_t Parts(const gpu::TapGemm& gemm, const TileForm& tile);

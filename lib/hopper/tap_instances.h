@@ -36,6 +36,26 @@ gpu::Status LaunchKernel(const gpu::LaunchSite& site, TapPlan plan, int multipro
   return gpu::Launch<kKernel, kSharedBytes>(site, blocks, Shape::kThreads, plan);
 }
 
+// A launch of clusters of Shape::kSplit blocks.
+template <typename Shape>
+struct ClusterLaunch {
+  cudaLaunchAttribute attribute = {};
+  cudaLaunchConfig_t config = {};
+
+  ClusterLaunch(const gpu::LaunchSite& site, int64_t clusters) {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = Shape::kSplit;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    config.gridDim = dim3(static_cast<unsigned>(clusters * Shape::kSplit));
+    config.blockDim = dim3(Shape::kThreads);
+    config.dynamicSmemBytes = Shape::kSharedBytes;
+    config.stream = site.stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+  }
+  ClusterLaunch(const ClusterLaunch&) = delete;
+};
+
 // The same for tiles that the blocks of a cluster share. As many clusters as find room at once, which depends on where
 // a device has its multiprocessors; results do not.
 template <typename Shape, auto kKernel>
@@ -43,20 +63,10 @@ gpu::Status LaunchSplit(const gpu::LaunchSite& site, TapPlan plan, int multiproc
   constexpr int kDevices = 64;
   static std::atomic<int> known[kDevices] = {};
   KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<kKernel, Shape::kSharedBytes>(site, 0, Shape::kThreads, plan)));
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = Shape::kSplit;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(Shape::kSplit);
-  config.blockDim = dim3(Shape::kThreads);
-  config.dynamicSmemBytes = Shape::kSharedBytes;
-  config.stream = site.stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
   int at_once = site.device < kDevices ? known[site.device].load(std::memory_order_relaxed) : 0;
   if (at_once == 0) {
-    KNNCONV_GPU_CHECK(cudaOccupancyMaxActiveClusters(&at_once, reinterpret_cast<const void*>(kKernel), &config));
+    const ClusterLaunch<Shape> one(site, 1);
+    KNNCONV_GPU_CHECK(cudaOccupancyMaxActiveClusters(&at_once, reinterpret_cast<const void*>(kKernel), &one.config));
     if (at_once == 0) return {cudaErrorInvalidConfiguration, __FILE__, __LINE__, "a cluster finds room"};
     if (site.device < kDevices) known[site.device].store(at_once, std::memory_order_relaxed);
   }
@@ -64,14 +74,29 @@ gpu::Status LaunchSplit(const gpu::LaunchSite& site, TapPlan plan, int multiproc
   const int64_t row = std::min<int64_t>({plan.tiles, at_once, multiprocessors / Shape::kSplit});
   SetRow(row, &plan);
   plan.sorts = Sorts<Shape>(plan, multiprocessors);
-  config.gridDim.x = static_cast<unsigned>((plan.tiles == row ? row : at_once / row * row) * Shape::kSplit);
-  KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&config, kKernel, plan));
+  const ClusterLaunch<Shape> launch(site, plan.tiles == row ? row : at_once / row * row);
+  KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&launch.config, kKernel, plan));
+  return {};
+}
+
+// The same for clusters of up to two tiles, of which none has more; those of the longest lists have one.
+template <typename Shape, auto kKernel>
+gpu::Status LaunchPairs(const gpu::LaunchSite& site, TapPlan plan, int multiprocessors) {
+  KNNCONV_GPU_RETURN_IF_ERROR((gpu::Launch<kKernel, Shape::kSharedBytes>(site, 0, Shape::kThreads, plan)));
+  if (site.prepare) return {};
+  const int64_t clusters = PairClusters(plan.tiles, Shape::kColumns, multiprocessors / Shape::kSplit);
+  SetRow(clusters, &plan);
+  plan.sorts = plan.gemm.nodes <= Shape::kSortedNodes && plan.groups.count == 1;
+  const ClusterLaunch<Shape> launch(site, clusters);
+  KNNCONV_GPU_CHECK(cudaLaunchKernelEx(&launch.config, kKernel, plan));
   return {};
 }
 
 template <typename Shape>
 gpu::Status LaunchShape(const gpu::LaunchSite& site, const TapPlan& plan, int multiprocessors) {
-  if constexpr (Shape::kSplit > 1) {
+  if constexpr (Shape::kTiles > 1) {
+    return LaunchPairs<Shape, TapKernel<Shape>>(site, plan, multiprocessors);
+  } else if constexpr (Shape::kSplit > 1) {
     return LaunchSplit<Shape, TapKernel<Shape>>(site, plan, multiprocessors);
   } else {
     return LaunchKernel<Shape, TapKernel<Shape>, Shape::kSharedBytes>(site, plan, multiprocessors);
@@ -94,10 +119,18 @@ gpu::Status LaunchTapPlan(const gpu::LaunchSite& site, const TapPlan& plan, cons
       return form.columns == 64 ? LaunchExtra<T, 64>(site, plan, multiprocessors)
                                 : LaunchExtra<T, 128>(site, plan, multiprocessors);
     }
+    if (form.tiles == 2) {
+      switch (form.columns) {
+        case 128:
+          return LaunchShape<TapShape<T, true, Source::kBoxes, 128, 2, 128, false, 2, 2>>(site, plan, multiprocessors);
+        case 192:
+          return LaunchShape<TapShape<T, true, Source::kBoxes, 128, 2, 192, false, 2, 2>>(site, plan, multiprocessors);
+        default:
+          return LaunchShape<TapShape<T, true, Source::kBoxes, 128, 2, 256, false, 2, 2>>(site, plan, multiprocessors);
+      }
+    }
     if (form.split == 2) {
-      return form.columns == 128
-                 ? LaunchShape<TapShape<T, true, Source::kBoxes, 128, 1, 128, false, 2>>(site, plan, multiprocessors)
-                 : LaunchShape<TapShape<T, true, Source::kBoxes, 128, 2, 192, false, 2>>(site, plan, multiprocessors);
+      return LaunchShape<TapShape<T, true, Source::kBoxes, 128, 1, 128, false, 2>>(site, plan, multiprocessors);
     }
     if (form.source == Source::kBoxes && form.columns == 96) {
       return LaunchShape<TapShape<T, true, Source::kBoxes, 128, 1, 96>>(site, plan, multiprocessors);

@@ -52,10 +52,11 @@ struct TapPlan {
 // tiles of its own, and all slots' matrices lie in shared memory from start to end: a third less to load for tiles of
 // 64 columns, which loads bound.
 template <typename Element, bool kIsTransposed, Source kFrom, int kRowCount, int kConsumerCount, int kColumnCount,
-          bool kIsResident = false, int kBlocksOfTile = 1>
+          bool kIsResident = false, int kBlocksOfCluster = 1, int kTilesOfCluster = 1>
 struct TapShape {
   using T = Element;
-  static constexpr int kSplit = kBlocksOfTile;  // of one cluster
+  static constexpr int kSplit = kBlocksOfCluster;  // which share one tile at a time, or two (tap_parts.h)
+  static constexpr int kTiles = kTilesOfCluster;
   static constexpr bool kTransposed = kIsTransposed, kResident = kIsResident;
   static constexpr Source kSource = kFrom;
   static constexpr int kRows = kRowCount, kConsumers = kConsumerCount, kColumns = kColumnCount;

@@ -26,11 +26,14 @@ class Consumer {
       const RowEnd end = Multiply();
       if (Shape::kSource == Source::kBoxes && end.unwritten) continue;
       if constexpr (Shape::kStoresTogether) writer_.UseStage(pipe_.A(held_));
-      if constexpr (Shape::kSplit > 1) split.Add(sums_, &place_);
+      const bool adds = walk_.Adds(turn);
+      if constexpr (Shape::kSplit > 1) {
+        if (adds) split.Add(sums_, &place_);
+      }
       if constexpr (Shape::kLendsStage) {
         WriteFromStage(tile, end);
       } else {
-        writer_.Write(tile, sums_, end.unwritten, end.dead);
+        writer_.Write(tile, sums_, end.unwritten, end.dead, adds);
       }
     }
     writer_.Finish();

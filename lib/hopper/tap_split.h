@@ -1,6 +1,7 @@
 // Tiles that the blocks of a cluster share: each multiplies a part of the steps, and adds up some of the columns.
 //
-//     block r of S:  sums_r = its steps, of S parts of the tile's list that differ by one step at most
+//     block r of S:  sums_r = its steps, of S parts of the tile's list that differ by one step at most, or as
+//                    tap_parts.h cuts two lists
 //     column c of 64, for the block it belongs to:  sums_0[c] + sums_1[c] + ... in the order of blocks
 //
 // A node's list is one chain of products otherwise, and with few nodes the longest keeps one multiprocessor busy while

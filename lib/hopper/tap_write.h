@@ -34,7 +34,9 @@ class TileWriter {
   KNNCONV_DEVICE void UseStage(char* a) { stage_lines_ = a + first_row_ * 128; }
 
   // Rows that are `dead` become zeros, without the bias; those `unwritten` are left alone where rows go one by one.
-  KNNCONV_DEVICE void Write(const TapTile& tile, const Sums& sums, bool own_is_unwritten, bool own_is_dead) {
+  // `shared`: of the columns, only those that belong to this block.
+  KNNCONV_DEVICE void Write(const TapTile& tile, const Sums& sums, bool own_is_unwritten, bool own_is_dead,
+                            bool shared = false) {
     const bool looks_up = plan_.stores == Stores::kRows && !own_is_unwritten;
     const int64_t out_row = looks_up ? walk_.OutRow(tile, own_row_) : kNoRow;
     if constexpr (kHasBias) {
@@ -42,9 +44,9 @@ class TileWriter {
       if (bias_ != nullptr) bias_ += int64_t{tile.group} * plan_.groups.bias;
     }
     if (plan_.gemm.out_type == gpu::Element::kF32) {
-      WriteAs<float>(tile, sums, out_row, own_is_dead);
+      WriteAs<float>(tile, sums, out_row, own_is_dead, shared);
     } else {
-      WriteAs<typename Shape::T>(tile, sums, out_row, own_is_dead);
+      WriteAs<typename Shape::T>(tile, sums, out_row, own_is_dead, shared);
     }
   }
 
@@ -59,7 +61,8 @@ class TileWriter {
   // out = round(sums + bias). Each warp gathers 16 rows and 128 bytes of them at a time in shared memory, to store
   // lines.
   template <typename Out>
-  KNNCONV_DEVICE void WriteAs(const TapTile& tile, const Sums& sums, int64_t own_out_row, bool own_is_dead) {
+  KNNCONV_DEVICE void WriteAs(const TapTile& tile, const Sums& sums, int64_t own_out_row, bool own_is_dead,
+                              bool shared) {
     constexpr int kLine = 128 / sizeof(Out);  // columns
     const uint32_t dead = __ballot_sync(kAllLanes, own_is_dead);
     int count = 0;  // of stores
@@ -69,7 +72,7 @@ class TileWriter {
       if (first_column >= plan_.gemm.columns) break;
       if constexpr (Shape::kSplit > 1) {
         using Columns = SplitColumns<Shape>;
-        if (Columns::OwnerOf(first / Columns::kWidth) != walk_.rank()) continue;
+        if (shared && Columns::OwnerOf(first / Columns::kWidth) != walk_.rank()) continue;
       }
       char* together = nullptr;
       if constexpr (Shape::kStoresTogether) together = NextPlace(count++);

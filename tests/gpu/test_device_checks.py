@@ -146,7 +146,7 @@ def test_sanitizer_finds_nothing_in_hopper_kernels(check, words, tool, hopper_pr
 @pytest.mark.parametrize("name", ["columns", "table dx", "table, 20, 90 dx"])
 def test_memcheck_finds_nothing_in_tiles_that_blocks_share(name, hopper_programs):
     """racecheck does not follow what these blocks tell each other: see below."""
-    words = ("few", name, "tile=split 128x128", "tile=split 128x192", "tile=split 128x256")
+    words = ("few", name, "tile=split 128x128", "tile=split 128x256", "tile=pair 128x128", "tile=pair 128x192")
     toolchains.check(sanitized("memcheck", hopper_programs("check", "-DKNNCONV_LANES_ARRIVE"), *words))
 
 

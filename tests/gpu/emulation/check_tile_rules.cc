@@ -30,9 +30,15 @@ hopper::TileForm HopperTile(const TapGemm& gemm) {
 }
 
 void CheckHopperTiles() {
-  Require("long lists of few nodes", HopperTile(Sources(128, 60, 60, 9, 256, 384)).split == 2);
-  Require("long lists of few nodes, 384 columns", HopperTile(Sources(128, 60, 60, 9, 384, 384)).split == 2);
+  const auto is_pair = [](const hopper::TileForm& tile, int columns) {
+    return tile.split == 2 && tile.tiles == 2 && tile.columns == columns;
+  };
+  Require("long lists of few nodes", is_pair(HopperTile(Sources(128, 60, 60, 9, 256, 384)), 128));
+  Require("long lists of few nodes, 384 columns", is_pair(HopperTile(Sources(128, 60, 60, 9, 384, 384)), 192));
+  Require("long lists of few nodes, 512 columns", is_pair(HopperTile(Sources(128, 60, 60, 9, 512, 512)), 256));
   Require("long lists of few nodes, forward", HopperTile(Columns(128, 60, 60, 9, 256, 384)).split == 1);
+  Require("pairs of tiles", hopper::PairClusters(200, 192, 66) == 100 && hopper::PairClusters(120, 128, 66) == 60);
+  Require("longest lists alone", hopper::PairClusters(120, 192, 66) == 66 && hopper::PairClusters(50, 128, 66) == 50);
   Require("lists of 16 nodes", HopperTile(Sources(512, 16, 16, 9, 256, 256)).split == 2);
   Require("lists of many nodes", HopperTile(Sources(256, 256, 256, 9, 256, 256)).split == 1);
   Require("lists of many nodes, 128 columns", HopperTile(Sources(256, 512, 512, 9, 128, 128)).split == 1);

@@ -87,6 +87,7 @@ inline std::vector<Case> GroupCases() {
       Groups(Dinput(Table("table, 1", 1, 64, 72, 70, 57, 9)), 6, true, false, true),
       Groups(Dinput(Table("table, 3", 3, 72, 64, 70, 57, 9)), 4, true, true, true),
       Groups(Dinput(Table("table, 140", 140, 64, 64, 30, 17, 5)), 2, true, true, false),
+      Groups(Dinput(Table("table, 128", 128, 256, 64, 21, 17, 7)), 3, true, true, true),
       Groups(Dense("dense 3x3", 2, 13, 11, 72, 136, 3, 1, 1), 3, true, true, false),
       Groups(Dense("dense 3x3 s2", 3, 14, 11, 64, 64, 3, 2, 0), 4, false, true, false),
       Groups(Dinput(Dense("dense 3x3", 2, 13, 11, 72, 136, 3, 1, 1)), 3, true, true, false),
@@ -135,6 +136,10 @@ inline std::vector<Case> ValueCases() {
       add(one_slot, type, out, 0.1, false);
       add(Groups(Dinput(Table("table, shared", 3, 72, 64, 70, 57, 9)), 3, true, false, false), type, out, 0.1, false);
       add(Dinput(Table("table", 270, 64, 192, 20, 17, 5)), type, out, 0.1, false);
+      // Two lists that blocks share: of any length, and of neighbours, an even and an odd number.
+      add(Dinput(Table("table, 128, 256", 128, 256, 200, 40, 33, 9)), type, out, 0.1, false);
+      add(Dinput(Table("neighbours, 128", 128, 256, 136, 60, 60, 9)), type, out, 0.0, false);
+      add(Dinput(Table("neighbours, 128, odd", 128, 256, 136, 21, 21, 9)), type, out, 0.0, false);
       // Boxes of fewer rows than a tile; more tiles than multiprocessors, or clusters, sorted by their lists.
       add(Table("columns, 10", 10, 64, 64, 50, 300, 9), type, out, 0.2, zero);
       add(Dinput(Table("table, 10, 230", 10, 64, 64, 230, 300, 9)), type, out, 0.1, false);

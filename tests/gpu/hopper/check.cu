@@ -127,8 +127,9 @@ const TileForm kForms[] = {
     {Source::kBoxes, 128, 64},  {Source::kBoxes, 256, 64},  {Source::kBoxes, 128, 128},
     {Source::kBoxes, 256, 128}, {Source::kBoxes, 128, 192}, {Source::kBoxes, 128, 256},
     {Source::kBoxes, 192, 256}, {Source::kBoxes, 128, 96},
-    {Source::kBoxes, 128, 128, false, 2}, {Source::kBoxes, 128, 192, false, 2},
-    {Source::kBoxes, 128, 256, false, 2},
+    {Source::kBoxes, 128, 128, false, 2}, {Source::kBoxes, 128, 256, false, 2},
+    {Source::kBoxes, 128, 128, false, 2, 2}, {Source::kBoxes, 128, 192, false, 2, 2},
+    {Source::kBoxes, 128, 256, false, 2, 2},
     {Source::kRows, 128, 64},   {Source::kRows, 128, 128},  {Source::kRows, 128, 256},
     {Source::kExtra, 128, 64},  {Source::kExtra, 128, 128},
     {Source::kBoxes, 128, 64, true}, {Source::kSample, 64, 64},
@@ -142,7 +143,7 @@ bool IsNarrowest(const TileForm& form) {
 bool Has(const Problem& p, const TileForm& form) {
   if (form.source == Source::kSample) return knnconv::hopper::FitsSample(p.gemm);
   if (form.resident && !knnconv::hopper::CanStay(p.gemm)) return false;
-  if (form.split > 1 && !knnconv::hopper::CanSplit(p.gemm, form.columns)) return false;
+  if (form.split > 1 && !knnconv::hopper::CanSplit(p.gemm, form)) return false;
   if (form.columns == 96 && !knnconv::hopper::HasTile96(p.gemm)) return false;
   if (knnconv::hopper::IsOfPixels(form) && p.c.kind != Taps::kWindow) return false;
   if (form.source == Source::kBoxes) return true;
@@ -156,6 +157,7 @@ std::vector<char> Bytes(const Problem& p) {
 }
 
 const char* Name(const TileForm& form) {
+  if (form.tiles > 1) return "pair ";
   if (form.split > 1) return "split ";
   if (form.source == Source::kExtra) return "extra ";
   if (form.source == Source::kSample) return "sample ";
