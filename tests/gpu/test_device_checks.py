@@ -72,6 +72,14 @@ HOPPER = {
         ),
     ),
     "check_halo": HopperCheck(("hopper/halo*.c*", *SHARED, "gpu/halo*_plan.cc"), (("values", "1500"),), (("few",),)),
+    "check_stem": HopperCheck(
+        ("hopper/stem_dinput*.c*", "gpu/stem_dinput*.c*", "gpu/stem_order.cu"),
+        (("values",), ("random", "1", "400")),
+        (
+            ("few", "nearest", "30 slots", "121 slots", "one source", "own weights"),
+            ("few", "most sources", "most slots", "hubs", "8 deep", "one slot", "own tables"),
+        ),
+    ),
 }
 
 

@@ -86,7 +86,7 @@ inline Lists ListsOf(const Case& c, std::vector<int>* table, std::vector<int>* s
   lists.begin.push_back(0);
   if (c.kind == Taps::kSources && c.holes == 0) {  // by source; of a table of nearest neighbours, a random one if large
     std::vector<std::vector<std::pair<int, int>>> of(c.nodes);
-    const bool nearest = c.nodes <= 2048;
+    const bool nearest = size_t{1} * c.nodes * c.source_rows <= size_t{1} << 22;
     const std::vector<int> neighbours = nearest ? NearestOf(c, rng) : std::vector<int>();
     for (int v = 0; v < c.slots; ++v) {
       for (int m = 0; m < c.source_rows; ++m) {
