@@ -267,6 +267,12 @@ ERRORS = {
         jkc.conv2d,
         (X, struct(5, 5, 8, 8)),
         {"dilation": 2**31 - 1},
+        r"operands: got .*windows that reach less than 2\*\*29 pixels, got dilation 2147483647 along H.*expected what",
+    ),
+    "size": (
+        jkc.conv2d,
+        (struct(2**31, 8, 8, 8), W),
+        {},
         r"operands: got .*too large, expected ints less than 2\*\*31",
     ),
     "tile": (jkc.conv2d, (X, W), {"config": jkc.KernelConfig(bm=32)}, "bm: got 32, expected one of 16, 64, 128"),
