@@ -6,6 +6,7 @@ All inputs are ones, so each expected value is a count of taps, channels or batc
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any, NamedTuple
 
@@ -51,6 +52,8 @@ _GPU = {
     "halo": _Sizes(2, 4, 8, np.float16, packed=256, slices=4),  # packed: a stem's order of taps
     "hopper": _Sizes(64, 64, 64, np.float16, packed=0, slices=32),  # copies boxes of 64 channels and batch entries
 }
+# Dinput of a stem, which Hopper's kernels compute in one of their own.
+_HOPPER_STEM = _Sizes(2, 3, 8, np.float16, packed=256, slices=0)
 
 
 class _Call(NamedTuple):
@@ -96,14 +99,23 @@ def _knn(name: str, sizes: _Sizes) -> _Call:
     return _Call(operands, _EMPTY_ROWS, [dx, dw, db], [(packed,), partials])
 
 
-def _call(operation: str, platform: str, family: str | None) -> _Call:
-    """One operation's smoke call, which forces the family of kernels that is named."""
+def _call(operation: str, platform: str, family: str | None, sizes: _Sizes | None = None) -> _Call:
+    """One operation's smoke call, of the platform's sizes or others, which forces the family of kernels named."""
     if operation == "cast_operands":
         return _Call([_ones(3) * 1e5, _ones(3)], {}, [np.full(3, 65504.0), _ones(3)], [])
-    sizes = _CPU if platform == "cpu" else _GPU[family]
+    if sizes is None:
+        sizes = _CPU if platform == "cpu" else _GPU[family]
     layer, name = operation.split("_")
     call = (_dense if layer == "dense" else _knn)(name, sizes)
     return call if family is None else call._replace(attributes={**call.attributes, "kernel": family})
+
+
+def _calls(operation: str, platform: str, family: str | None) -> list[tuple[str, _Call]]:
+    """The target and the call of each kind of kernel that an operation stands for."""
+    calls = [(operation, _call(operation, platform, family))]
+    if family == "hopper" and operation in ("knn_dinput", "knn_backward"):
+        calls.append(("knn_dinput", _call("knn_dinput", platform, family, _HOPPER_STEM)))
+    return calls
 
 
 def error(operation: str, device: jax.Device, family: str | None = None) -> float:
@@ -114,16 +126,17 @@ def error(operation: str, device: jax.Device, family: str | None = None) -> floa
       device: that it runs on.
       family: of a GPU's kernels; None: those that take every call.
     """
-    call = _call(operation, device.platform, family)
     dtype = np.float16 if operation == "cast_operands" else np.float32
-    results = [jax.ShapeDtypeStruct(value.shape, dtype) for value in call.expected]
-    results += [jax.ShapeDtypeStruct(shape, np.float32) for shape in call.workspace]
+    calls = _calls(operation, device.platform, family)
     found: list[Any] = []
 
     def run() -> None:
-        arrays = jax.device_put(call.operands, device)
-        values = jax.jit(lambda *args: _ffi.call(operation, results, *args, **call.attributes))(*arrays)
-        found.extend(jax.device_get(values[: len(call.expected)]))
+        for target, call in calls:
+            results = [jax.ShapeDtypeStruct(value.shape, dtype) for value in call.expected]
+            results += [jax.ShapeDtypeStruct(shape, np.float32) for shape in call.workspace]
+            one = functools.partial(_ffi.call, target, results, **call.attributes)
+            values = jax.jit(one)(*jax.device_put(call.operands, device))
+            found.extend(jax.device_get(values[: len(call.expected)]))
 
     # A thread of its own has no trace, mesh or default device of the program that is being lowered here.
     failure: list[BaseException] = []
@@ -139,7 +152,8 @@ def error(operation: str, device: jax.Device, family: str | None = None) -> floa
     thread.join()
     if failure:
         raise failure[0]
-    errors = [np.max(np.abs(np.asarray(a, np.float64) - b)) for a, b in zip(found, call.expected, strict=True)]
+    expected = [value for _, call in calls for value in call.expected]
+    errors = [np.max(np.abs(np.asarray(a, np.float64) - b)) for a, b in zip(found, expected, strict=True)]
     return float(np.max(errors))  # NaN where one is
 
 

@@ -144,6 +144,12 @@ def test_stems_of_small_batches_have_room_for_their_order(slots, cuda):
         assert kernel(200, taps, **small) == ("halo" if taps.num_outputs == 128 else "portable")
 
 
+def dinput_room(g, weight):
+    """Elements of workspace that dinput over a table of four taps gets."""
+    order = struct(3, 2, dtype="int32"), struct(4, dtype="int32"), struct(4, dtype="int32")
+    return dinput_workspace(g, weight, *order, rank=0, platform="cuda", fixed=2).shape[0]
+
+
 @pytest.mark.parametrize("family", ["halo", "hopper"])
 def test_smoke_calls_are_ones_that_their_family_takes(family, cuda):
     if family == "hopper" and family not in cuda.implementations:
@@ -164,9 +170,20 @@ def test_smoke_calls_are_ones_that_their_family_takes(family, cuda):
     }
     for operation, operands in calls.items():
         assert jkc.default_config(operation, *operands, **forced).kernel == family
-    order = struct(3, 2, dtype="int32"), struct(4, dtype="int32"), struct(4, dtype="int32")
-    room = dinput_workspace(row_g, weight, *order, rank=0, platform="cuda", fixed=2)
-    assert packed >= room.shape[0]
+    assert packed >= dinput_room(row_g, weight)
+
+
+def test_smoke_call_of_hoppers_stems(cuda):
+    """Of 3 channels, which Hopper's other kernels do not take."""
+    if "hopper" not in cuda.implementations:
+        pytest.skip("a module without Hopper's kernels")
+    batch, channels, outputs, dtype, packed, _ = _smoke._HOPPER_STEM
+    g, weight = struct(batch, 2, outputs, dtype=dtype), struct(2, channels, outputs, dtype=dtype)
+    forced = {"config": jkc.KernelConfig(kernel="hopper"), "preferred_element_type": "float32"}
+    assert jkc.default_config(jkc.knn_dinput, g, weight, table(2, 2, 2), **forced).kernel == "hopper"
+    assert packed >= dinput_room(g, weight)
+    with pytest.raises(ValueError, match='kernel="hopper" does not take'):
+        jkc.default_config(jkc.knn_dinput, g, struct(2, 2, outputs, dtype=dtype), table(2, 2, 2), **forced)
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,9 @@ def test_expected_values_of_smoke_calls():
     np.testing.assert_array_equal(dw, np.stack([np.full((64, 64), 128), np.full((64, 64), 64)]))
     np.testing.assert_array_equal(db, np.full(64, 128))
     assert call.attributes["kernel"] == "hopper"
+    (_, tiles), (target, stem) = _smoke._calls("knn_dinput", "gpu", "hopper")
+    assert (target, stem.attributes["kernel"]) == ("knn_dinput", tiles.attributes["kernel"])
+    np.testing.assert_array_equal(stem.expected[0], np.repeat([[[16] * 3, [8] * 3]], 2, 0))
     (y,) = _smoke._call("dense_forward", "cpu", None).expected
     np.testing.assert_array_equal(y[0, :, :, 0], [[5, 7, 5], [7, 10, 7], [5, 7, 5]])
     assert jnp.float16(65504) == _smoke._call("cast_operands", "gpu", None).expected[0][0]
