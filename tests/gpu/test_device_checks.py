@@ -76,8 +76,8 @@ HOPPER = {
         ("hopper/stem_dinput*.c*", "gpu/stem_dinput*.c*", "gpu/stem_order.cu"),
         (("values",), ("random", "1", "400")),
         (
-            ("few", "nearest", "30 slots", "121 slots", "one source", "own weights"),
-            ("few", "most sources", "most slots", "hubs", "8 deep", "one slot", "own tables"),
+            ("few", "nearest", "30 slots", "121 slots", "one source", "own weights x 3"),
+            ("few", "most sources", "most slots", "hubs", "8 deep", "one slot", "own tables x 6"),
         ),
     ),
 }
