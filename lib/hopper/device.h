@@ -5,6 +5,10 @@
 
 namespace knnconv::hopper {
 
+// Shared memory of a multiprocessor, of which each block takes as much more than it has; and the most that one can have.
+inline constexpr int kMultiprocessorBytes = 228 << 10, kBytesBesideBlock = 1024;
+inline constexpr int kMostBlockBytes = kMultiprocessorBytes - kBytesBesideBlock;
+
 inline bool IsHopper(const gpu::Device& device) { return device.capability == 90; }
 
 }  // namespace knnconv::hopper

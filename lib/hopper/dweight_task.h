@@ -6,6 +6,7 @@
 
 #include "gpu/divisor.h"
 #include "gpu/dweight.h"
+#include "hopper/device.h"
 #include "hopper/dweight_plan.h"
 #include "hopper/ptx.h"
 
@@ -102,7 +103,7 @@ struct DweightTile {
 
   static constexpr int kRowBoxBytes = kHasStrips ? kMostStripLines * kLineBytes : kBoxBytes;
   static constexpr int kStageBytes = kRowBoxes * kRowBoxBytes + kColumnBoxes * kBoxBytes;
-  static constexpr int kRoom = 227 * 1024 - 1024 - 256;  // less what aligning the stages and the barriers take
+  static constexpr int kRoom = kMostBlockBytes - 1024 - 256;  // less what aligning the stages and the barriers take
   static constexpr int kStages = kRoom / kStageBytes < 16 ? kRoom / kStageBytes : 16;
   static constexpr int kSharedBytes = kStages * kStageBytes + 1024 + 256;
   static_assert(kStages >= 3 && kRowBoxes + kColumnBoxes <= 32);

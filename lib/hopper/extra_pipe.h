@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "hopper/device.h"
 #include "hopper/extra_sums.h"
 #include "hopper/round_ring.h"
 #include "hopper/tap_pipe.h"
@@ -55,7 +56,7 @@ class ExtraPipe {
   static constexpr int kTableBytes = static_cast<int>(sizeof(typename Shape::Table));
   static constexpr int kFixedBytes = kAlignment + Shape::kSumBytes + Shape::kResultBytes + kTableBytes + kBarrierBytes;
   static constexpr int kBytesOfStage = Shape::kStageBytes + static_cast<int>(sizeof(RoundNote<Shape>));
-  static constexpr int kRoom = ((227 << 10) - kFixedBytes) / kBytesOfStage;
+  static constexpr int kRoom = (kMostBlockBytes - kFixedBytes) / kBytesOfStage;
 
  public:
   static constexpr int kStages = kRoom < 8 ? kRoom : 8;

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "gpu/dependent_launch.h"
+#include "hopper/device.h"
 #include "hopper/sample_dweight_bias.h"
 #include "hopper/sample_dweight_products.h"
 #include "hopper/sample_dweight_room.h"
@@ -119,7 +120,7 @@ template <typename T>
 gpu::Status LaunchSampleDweight(const gpu::LaunchSite& site, const CUtensorMap& x, const CUtensorMap& g,
                                 const SampleDweightTask& task, const SampleDweightCut& cut) {
   return gpu::LaunchSized<SampleDweightKernel<T>>(site, cut.blocks, kSampleDweightThreads, cut.shared_bytes,
-                                                  kMostSampleBytes, x, g, task);
+                                                  kMostBlockBytes, x, g, task);
 }
 
 }  // namespace knnconv::hopper

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gpu/arithmetic.h"
+#include "hopper/device.h"
 #include "hopper/dweight_sizes.h"
 
 namespace knnconv::hopper {
@@ -39,7 +40,7 @@ double CyclesOf(const SampleDweightCut& cut, int64_t depth, int64_t ways, int64_
 // Whether x has 64 channels and dw up to 64 columns, in one group, and lines of samples have a tap each or more.
 bool Fits(const gpu::Dweight& dweight, const gpu::NeighborTable& table) {
   return !HasGroups(dweight) && dweight.channels == kBox && dweight.columns <= kBox &&
-         table.sources <= kMostSampleBytes / kLineBytes && table.outputs <= kMostDepth &&
+         table.sources <= kMostBlockBytes / kLineBytes && table.outputs <= kMostDepth &&
          int64_t{table.outputs} * table.neighbours >= table.sources;
 }
 
@@ -64,7 +65,7 @@ SampleDweightCut CutSampleDweight(const gpu::Dweight& dweight, const gpu::Column
   }
   const int64_t boxes = CeilDiv(depth, ways), entries = int64_t{cut.boxes} * kStep * kSampleTile.row_boxes() * 4;
   const int64_t fixed = 1024 + kBarrierBytes + entries + cut.boxes * kStep / 8;
-  const int64_t free = kMostSampleBytes - fixed;
+  const int64_t free = kMostBlockBytes - fixed;
   const int64_t held = std::min({(free - kLeastStages * kBoxBytes) / sample, SamplesOf(cut, depth, ways),
                                  int64_t{kMostHeldSamples}});
   if (held < 1 || (!forced && BlockCycles(cut, depth, ways, sample) > kMostCycles)) return cut;

@@ -7,7 +7,6 @@
 #include "gpu/device.h"
 #include "gpu/dweight.h"
 #include "hopper/dweight_tiles.h"
-#include "hopper/sample_plan.h"
 
 namespace knnconv::hopper {
 

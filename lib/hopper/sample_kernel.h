@@ -18,6 +18,7 @@
 #include "gpu/async_copy.h"
 #include "gpu/elements.h"
 #include "gpu/lanes.h"
+#include "hopper/device.h"
 #include "hopper/ptx.h"
 #include "hopper/sample_launch.h"
 #include "hopper/sample_write.h"
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(kSampleThreads, 1) SampleKernel(const KNNCONV_
 
 template <typename T>
 gpu::Status LaunchSamples(const gpu::LaunchSite& site, const SampleTask& task, int64_t blocks, int shared_bytes) {
-  return gpu::LaunchSized<SampleKernel<T>>(site, blocks, kSampleThreads, shared_bytes, kMostSampleBytes, task);
+  return gpu::LaunchSized<SampleKernel<T>>(site, blocks, kSampleThreads, shared_bytes, kMostBlockBytes, task);
 }
 
 }  // namespace knnconv::hopper

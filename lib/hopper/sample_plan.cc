@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gpu/arithmetic.h"
+#include "hopper/device.h"
 
 namespace knnconv::hopper {
 namespace {
@@ -38,7 +39,7 @@ bool FitsSample(const gpu::TapGemm& gemm) {
   if (gemm.depth != kSampleChannels || gemm.columns > kSampleColumns || gemm.slots != gemm.table.columns) return false;
   const int64_t taps = gemm.nodes * gemm.slots, strips = CeilDiv(gemm.nodes, int64_t{kSampleRows});
   if (taps > INT32_MAX || strips > kMostStrips || gemm.batch > INT32_MAX / 2 / strips) return false;
-  return taps >= gemm.source_rows && SharedBytes(gemm, 1) <= kMostSampleBytes;
+  return taps >= gemm.source_rows && SharedBytes(gemm, 1) <= kMostBlockBytes;
 }
 
 SampleCut CutSamples(const gpu::TapGemm& gemm, int multiprocessors) {
@@ -56,7 +57,7 @@ SampleCut CutSamples(const gpu::TapGemm& gemm, int multiprocessors) {
   cut.blocks = static_cast<int32_t>(std::min<int64_t>(cut.items, multiprocessors));
   const int64_t wanted = std::min<int64_t>(CeilDiv(cut.items, int64_t{cut.blocks}), kMostSamples);
   cut.samples_held = 1;
-  while (cut.samples_held < wanted && SharedBytes(gemm, cut.samples_held + 1) <= kMostSampleBytes) ++cut.samples_held;
+  while (cut.samples_held < wanted && SharedBytes(gemm, cut.samples_held + 1) <= kMostBlockBytes) ++cut.samples_held;
   cut.shared_bytes = static_cast<int32_t>(SharedBytes(gemm, cut.samples_held));
   return cut;
 }

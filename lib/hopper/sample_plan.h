@@ -14,7 +14,6 @@ inline constexpr int kSampleColumns = 64;    // at most
 inline constexpr int kSampleRows = 64;       // of a product: a *strip* of nodes
 inline constexpr int kSampleWarpgroups = 4;  // of a block, that multiply a strip each
 inline constexpr int kMostSamples = 2;       // that a block holds at once
-inline constexpr int kMostSampleBytes = 227 * 1024;  // of shared memory, that a block has
 inline constexpr int kSampleMatrixBytes = kSampleChannels * kSampleColumns * 2;  // a slot's weights
 
 // How a launch cuts its samples. Nothing of it changes a bit of the result.

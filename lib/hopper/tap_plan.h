@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "gpu/divisor.h"
+#include "hopper/device.h"
 #include "hopper/tap_choice.h"
 
 namespace knnconv::hopper {
@@ -113,7 +114,7 @@ struct TapShape {
   static constexpr int kTeamAlignment = kTeams > 1 ? kAlignment : 16;
   static constexpr int kEndBytes =
       (kResultBytes + kTailBytes + kRowBytes + kTeamAlignment - 1) / kTeamAlignment * kTeamAlignment;
-  static constexpr int kLimit = (228 << 10) / kBlocksOfMultiprocessor - 1024;  // a block's own 1024 bytes count too
+  static constexpr int kLimit = kMultiprocessorBytes / kBlocksOfMultiprocessor - kBytesBesideBlock;
   // Lists that are sorted at most; with the largest tiles, what room there is.
   static constexpr int kSortedNodes = kSource == Source::kRows || kOnlyPixels ? 0 : kIsLargest ? 768 : 2048;
   static constexpr int kOrderBytes = kSortedNodes * 2;
