@@ -189,8 +189,8 @@ bool CanStay(const gpu::TapGemm& gemm) {
 bool HasTile96(const gpu::TapGemm& gemm) { return gemm.transposed && gemm.columns > 64 && gemm.columns <= 96; }
 
 bool CanSplit(const gpu::TapGemm& gemm, const TileForm& tile) {
-  if (tile.tiles == 2) return gemm.kind == gpu::Taps::kSources;
-  return gemm.kind != gpu::Taps::kWindow && gemm.transposed == (tile.columns < 256);
+  if (tile.tiles == 2) return gemm.kind == gpu::Taps::kSources && tile.columns >= 128;
+  return gemm.kind != gpu::Taps::kWindow && tile.columns == (gemm.transposed ? 128 : 256);
 }
 
 int64_t PairClusters(int64_t tiles, int columns, int64_t at_once) {

@@ -39,7 +39,14 @@ void CheckHopperTiles() {
   Require("long lists of few nodes, forward", HopperTile(Columns(128, 60, 60, 9, 256, 384)).split == 1);
   Require("pairs of tiles", hopper::PairClusters(200, 192, 66) == 100 && hopper::PairClusters(120, 128, 66) == 60);
   Require("longest lists alone", hopper::PairClusters(120, 192, 66) == 66 && hopper::PairClusters(50, 128, 66) == 50);
-  Require("lists of 16 nodes", HopperTile(Sources(512, 16, 16, 9, 256, 256)).split == 2);
+  Require("lists of 16 nodes", is_pair(HopperTile(Sources(512, 16, 16, 9, 256, 256)), 128));
+  const auto has = [](const TapGemm& gemm, int columns, int tiles) {
+    return hopper::CanSplit(gemm, {hopper::Source::kBoxes, hopper::kBoxRows, columns, false, 2, tiles});
+  };
+  const TapGemm lists = Sources(128, 60, 60, 9, 384, 384), rows = Columns(128, 60, 60, 9, 384, 384);
+  Require("a list that blocks share", has(lists, 128, 1) && !has(lists, 192, 1) && !has(lists, 256, 1));
+  Require("two lists that blocks share", has(lists, 128, 2) && has(lists, 192, 2) && has(lists, 256, 2));
+  Require("rows that blocks share", has(rows, 256, 1) && !has(rows, 128, 1) && !has(rows, 256, 2));
   Require("lists of many nodes", HopperTile(Sources(256, 256, 256, 9, 256, 256)).split == 1);
   Require("lists of many nodes, 128 columns", HopperTile(Sources(256, 512, 512, 9, 128, 128)).split == 1);
   Require("lists of a sample", HopperTile(Sources(1, 60, 60, 9, 256, 384)).source == hopper::Source::kExtra);
