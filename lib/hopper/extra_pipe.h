@@ -26,6 +26,9 @@ struct ExtraShape {
   static constexpr int kConsumerThreads = 128 * kConsumers;  // who multiply rows
   static constexpr int kThreads = kConsumerThreads + 128 + kSortThreads + 128;  // of lines, who sort, who gather
   static constexpr int kRowRegisters = 200, kLineRegisters = 128, kSorterRegisters = 104, kFeederRegisters = 72;
+  // More than the block was given, 128 each, would wait for ever.
+  static_assert(kConsumerThreads * kRowRegisters + 128 * (kLineRegisters + kSorterRegisters + kFeederRegisters) <=
+                128 * kThreads);
   static constexpr int kResults = 1, kSortedNodes = 0;
 
   // Were taps drawn at random, one for each node and slot, a tile would have 47 in 24 of 32 places of a round, and too

@@ -151,10 +151,11 @@ def test_sanitizer_finds_nothing_in_hopper_kernels(check, words, tool, hopper_pr
     toolchains.check(sanitized(tool, hopper_programs(check, "-DKNNCONV_LANES_ARRIVE"), *words))
 
 
-@pytest.mark.parametrize("name", ["columns", "table dx", "table, 20, 90 dx"])
+@pytest.mark.parametrize("name", ["columns", "table dx", "table, 20, 90 dx", "neighbours, 128, odd dx"])
 def test_memcheck_finds_nothing_in_tiles_that_blocks_share(name, hopper_programs):
     """racecheck does not follow what these blocks tell each other: see below."""
-    words = ("few", name, "tile=split 128x128", "tile=split 128x256", "tile=pair 128x128", "tile=pair 128x192")
+    words = ("few", name, *(f"tile=split 128x{columns}" for columns in (128, 256)))
+    words += tuple(f"tile=pair 128x{columns}" for columns in (128, 192, 256))
     toolchains.check(sanitized("memcheck", hopper_programs("check", "-DKNNCONV_LANES_ARRIVE"), *words))
 
 
