@@ -73,7 +73,8 @@ int CheckFew(const std::vector<std::string>& names) {
   return failures + (found < names.size());
 }
 
-// Tiles that can serve a case: -1, the one that its shape chooses, and one more. None if the kernels do not take it.
+// Tiles that can serve a case: -1, the one that its shape chooses, one more, and kInSamples. None if the kernels do not
+// take it.
 std::vector<int> TilesOf(const Case& c, RandomCases* random) {
   gpu::Device device;
   Check(gpu::GetDevice(0, &device));
@@ -86,8 +87,10 @@ std::vector<int> TilesOf(const Case& c, RandomCases* random) {
   const auto in_samples = [&](const auto& taps) {
     return hopper::PlanDweight(p.dweight, taps, device, hopper::kInSamples).samples.blocks > 0;
   };
-  if (!others.empty() && c.is_table && !c.has_slots && WithTaps(p, in_samples)) others.push_back(hopper::kInSamples);
-  if (!others.empty()) tiles = {-1, others[random->Pick(0, static_cast<int>(others.size()) - 1)]};
+  if (!others.empty()) {
+    tiles = {-1, others[random->Pick(0, static_cast<int>(others.size()) - 1)]};
+    if (c.is_table && !c.has_slots && WithTaps(p, in_samples)) tiles.push_back(hopper::kInSamples);
+  }
   Free(p);
   return tiles;
 }

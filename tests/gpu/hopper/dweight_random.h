@@ -27,7 +27,11 @@ class RandomCases {
   int Width() { return 8 * (Pick(0, 1) == 0 ? Pick(1, 8) : Pick(1, 40)); }
 
   Case OfTable() {
-    if (Pick(0, 3) == 0) return Table("", Pick(1, 130), 64, 64, Pick(2, 400), Pick(1, 400), Pick(1, 27), 0);
+    if (Pick(0, 2) == 0) {  // samples that often find room in shared memory
+      const int sources = Pick(0, 3) > 0 ? Pick(2, 400) : Pick(1000, 1500);
+      const int batch = sources > 400 ? Pick(1, 20) : Pick(1, 130);
+      return Table("", batch, 64, 8 * (Pick(0, 1) == 0 ? 8 : Pick(1, 8)), sources, Pick(1, 400), Pick(1, 27), 0);
+    }
     constexpr int kAround[] = {16, 32, 64, 128};
     const int batch = Pick(0, 1) == 0 ? Pick(1, 8) : kAround[Pick(0, 3)] + Pick(-3, 3);
     const int slots = Pick(0, 1) == 0 ? 0 : Pick(1, 40);
