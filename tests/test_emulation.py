@@ -15,6 +15,7 @@ CHECKS = (
     "check_dweight",
     "check_dweight_rules",
     "check_fragments",
+    "check_gather_rules",
     "check_halo",
     "check_hopper_schedule",
     "check_hopper_strips",
