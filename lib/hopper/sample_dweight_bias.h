@@ -36,10 +36,10 @@ class SampleDweightBias {
   KNNCONV_DEVICE void Run(SampleBoxWalk walk) const {
     const int tiles = static_cast<int>(gridDim.x) / task_.ways;
     float4 total = {0, 0, 0, 0};
-    for (RingPlace stage; walk.left > 0; walk.Advance(), stage.Advance(task_.stages)) {
-      room_.Full(stage.at).Wait(stage.parity);
-      if (walk.left % tiles == walk.tile) AddBox(room_.Stage(stage.at), room_.Counts(walk.box), &total);
-      room_.Empty(stage.at).ArriveAsWarp();
+    for (SamplePlace stage; walk.left > 0; walk.Advance(), stage.Advance(task_.stages)) {
+      room_.Full(stage.place).Wait(stage.parity);
+      if (walk.left % tiles == walk.tile) AddBox(room_.Stage(stage.place), room_.Counts(walk.box), &total);
+      room_.Empty(stage.place).ArriveAsWarp();
     }
     reinterpret_cast<float4*>(task_.bias_partials)[int64_t{blockIdx.x} * (kBiasSums / 4) + thread_] = total;
   }

@@ -26,20 +26,20 @@ namespace knnconv::hopper {
 KNNCONV_DEVICE void LoadSampleBoxes(const SampleDweightTask& task, const SampleDweightRoom& room, SampleBoxWalk walk,
                                     const CUtensorMap* x, const CUtensorMap* g) {
   const int boxes = SampleBoxes(task.table.sources);
-  RingPlace held, stage;
+  SamplePlace held, stage;
   for (; walk.left > 0; walk.Advance()) {
     if (walk.begins) {
-      Barrier* const has = &room.HasSample(held.at);
-      room.SampleLeft(held.at).Wait(held.parity ^ 1);
+      Barrier* const has = &room.HasSample(held.place);
+      room.SampleLeft(held.place).Wait(held.parity ^ 1);
       has->ArriveExpecting(boxes * kBoxBytes);
       for (int i = 0; i < boxes; ++i) {
-        LoadBox(room.Sample(held.at) + i * kBoxBytes, x, has, 0, i * kStep, walk.sample);
+        LoadBox(room.Sample(held.place) + i * kBoxBytes, x, has, 0, i * kStep, walk.sample);
       }
       held.Advance(task.samples_held);
     }
-    room.Empty(stage.at).Wait(stage.parity ^ 1);
-    room.Full(stage.at).ArriveExpecting(kBoxBytes);
-    LoadBox(room.Stage(stage.at), g, &room.Full(stage.at), 0, walk.box * kStep, walk.sample);
+    room.Empty(stage.place).Wait(stage.parity ^ 1);
+    room.Full(stage.place).ArriveExpecting(kBoxBytes);
+    LoadBox(room.Stage(stage.place), g, &room.Full(stage.place), 0, walk.box * kStep, walk.sample);
     stage.Advance(task.stages);
   }
 }

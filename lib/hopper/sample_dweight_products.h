@@ -28,18 +28,18 @@ class SampleDweightProducts {
     const uint32_t chunk = static_cast<uint32_t>(thread_ / 32 * 2 + lane / 8 % 2) * 16;
     const int node = lane / 16 * 8 + lane % 8;
     const uint64_t boxes = Describe<Major::kMN>(room_.Stage(0));
-    RingPlace held, stage;
+    SamplePlace held, stage;
     uint32_t sample = 0;
     int chain = 0, read = -1;
     bool has_partial = false;
     Clear();
     while (walk_.left > 0) {
       if (walk_.begins) {
-        room_.HasSample(held.at).Wait(held.parity);
-        sample = SharedAddress(room_.Sample(held.at));
+        room_.HasSample(held.place).Wait(held.parity);
+        sample = SharedAddress(room_.Sample(held.place));
       }
       const uint4 entry = LoadShared(SharedAddress(room_.Entries(warpgroup_, walk_.box)) + node * 16);
-      room_.Full(stage.at).Wait(stage.parity);
+      room_.Full(stage.place).Wait(stage.parity);
       WaitForProducts(words_, task_.ways);
       if (read >= 0) room_.Empty(read).ArriveAsWarp();
       const uint32_t entries[kDepths] = {entry.x, entry.y, entry.z, entry.w};
@@ -47,18 +47,18 @@ class SampleDweightProducts {
       for (int depth = 0; depth < kDepths; ++depth) {
         LoadTransposed((entries[depth] ^ chunk) + sample, words_[depth]);
       }
-      const uint64_t right = boxes + static_cast<uint64_t>(stage.at * (kBoxBytes / 16));
+      const uint64_t right = boxes + static_cast<uint64_t>(stage.place * (kBoxBytes / 16));
       FenceProducts();
 #pragma unroll
       for (int depth = 0; depth < kDepths; ++depth) {
         MultiplyAdd<T, kBox, Major::kMN>(sums_, words_[depth], right + depth * kDepthAdvance<Major::kMN>);
       }
       CommitProducts();
-      read = stage.at;
+      read = stage.place;
       stage.Advance(task_.stages);
       walk_.Advance();
       if (walk_.begins) {
-        room_.SampleLeft(held.at).ArriveAsWarp();
+        room_.SampleLeft(held.place).ArriveAsWarp();
         held.Advance(task_.samples_held);
       }
       if (++chain < task_.chain || walk_.left == 0) continue;

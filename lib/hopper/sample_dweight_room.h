@@ -6,6 +6,7 @@
 #include "hopper/dweight_plan.h"
 #include "hopper/ptx.h"
 #include "hopper/sample_dweight_launch.h"
+#include "hopper/sample_place.h"
 
 namespace knnconv::hopper {
 
@@ -41,18 +42,6 @@ class SampleDweightRoom {
   uint32_t* const entries_;
   Barrier* const barriers_;
   uint32_t* const counts_;
-};
-
-// Which of some places is next, and the parity of the phase that fills it.
-struct RingPlace {
-  int at = 0;
-  uint32_t parity = 0;
-
-  KNNCONV_DEVICE void Advance(int places) {
-    if (++at < places) return;
-    at = 0;
-    parity ^= 1;
-  }
 };
 
 // A block's boxes, one after the other.

@@ -21,6 +21,7 @@
 #include "hopper/device.h"
 #include "hopper/ptx.h"
 #include "hopper/sample_launch.h"
+#include "hopper/sample_place.h"
 #include "hopper/sample_write.h"
 #include "hopper/wgmma.h"
 
@@ -64,18 +65,6 @@ KNNCONV_DEVICE SampleItem ItemOf(const SampleTask& task, int item) {
   const auto strip_of = [&](int part) { return task.by_parts.Divide(part * task.strips).quotient; };
   return {at.quotient, strip_of(at.remainder), strip_of(at.remainder + 1)};
 }
-
-// Which of the held samples an item's is, and the parity of the phase that fills it.
-struct SamplePlace {
-  int place = 0;
-  uint32_t parity = 0;
-
-  KNNCONV_DEVICE void Advance(int held) {
-    if (++place < held) return;
-    place = 0;
-    parity ^= 1;
-  }
-};
 
 // By one thread.
 KNNCONV_DEVICE void LoadSample(const SampleTask& task, const SampleRoom& room, int item, int place) {
