@@ -31,10 +31,8 @@ bool Plan(const TapGemm& gemm, const Device& device, StemDinputPlan* plan) {
     return bytes <= device.shared_bytes &&
            gemm.slots * pitch_of(units) * std::max(1, tiles.pairs) * tiles.scale < int64_t{1} << 16;
   };
-  int64_t units = CeilDiv(gemm.source_rows, 8);
-  while (units > 0 && !fits(units)) --units;
+  const int64_t units = CeilDiv(StretchRows(gemm.source_rows, fits), 8);
   if (units == 0) return false;
-  units = CeilDiv(CeilDiv(gemm.source_rows, CeilDiv(gemm.source_rows, units * 8)), 8);
   *plan = {};
   if (!LayOutOrder(gemm, units * 8, plan)) return false;
   plan->pitch = static_cast<int32_t>(pitch_of(units));

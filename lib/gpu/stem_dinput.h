@@ -10,6 +10,7 @@
 // additions where the portable kernels multiply a padded row of g once more.
 #pragma once
 
+#include "gpu/arithmetic.h"
 #include "gpu/device.h"
 #include "gpu/divisor.h"
 #include "gpu/stem.h"
@@ -46,9 +47,17 @@ struct StemDinputPlan {
   KNNCONV_HOST_DEVICE static int64_t BlockQuads(int64_t begin) { return (begin + 3) / 4; }
 };
 
-// The next three are common to these rules and to those of Hopper's kernel (hopper/stem_dinput.h). Whether `gemm` is
+// The next four are common to these rules and to those of Hopper's kernel (hopper/stem_dinput.h). Whether `gemm` is
 // dinput over a table for up to kStemChannels channels of x, of operands that the kernels read.
 bool IsStemDinput(const TapGemm& gemm);
+// Rows of g of a stretch: of `rows`, in as few stretches as may be, all alike, where `fits` says for how many times 8
+// rows there is room. 0: not for 8.
+template <typename Fits>
+int64_t StretchRows(int64_t rows, const Fits& fits) {
+  int64_t units = CeilDiv(rows, 8);
+  while (units > 0 && !fits(units)) --units;
+  return units == 0 ? 0 : CeilDiv(rows, CeilDiv(rows, units * 8));
+}
 // Lays out what the first kernel writes, where stretches have so many rows of g. False where numbers are too long, or
 // the workspace too short.
 bool LayOutOrder(const TapGemm& gemm, int64_t stretch, StemDinputPlan* plan);

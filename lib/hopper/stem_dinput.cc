@@ -31,11 +31,8 @@ bool Plan(const gpu::TapGemm& gemm, const gpu::Device& device, StemDinputPlan* p
   const auto fits = [&](int64_t units) {
     return bytes_of(units) <= device.shared_bytes && gemm.slots * pitch_of(units) * kStemScale < int64_t{1} << 16;
   };
-  int64_t units = CeilDiv(gemm.source_rows, 8);
-  while (units > 0 && !fits(units)) --units;
-  if (units == 0) return false;
-  const int64_t stretch = CeilDiv(gemm.source_rows, CeilDiv(gemm.source_rows, units * 8));
-  units = CeilDiv(stretch, 8);
+  const int64_t stretch = gpu::StretchRows(gemm.source_rows, fits), units = CeilDiv(stretch, 8);
+  if (stretch == 0) return false;
   *plan = {};
   if (!gpu::LayOutOrder(gemm, stretch, plan)) return false;
   if (gemm.groups.count() * plan->stretches * plan->blocks * gpu::kOrderedSources > INT32_MAX) return false;
