@@ -67,12 +67,8 @@ class SharedSums {
   }
 
   KNNCONV_DEVICE static float4 Load(uint32_t from) {
-    float4 four;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
-                 : "r"(from)
-                 : "memory");
-    return four;
+    const uint4 four = LoadShared(from);
+    return {__uint_as_float(four.x), __uint_as_float(four.y), __uint_as_float(four.z), __uint_as_float(four.w)};
   }
 
   KNNCONV_DEVICE static void Store(uint32_t to, const float4& four) {

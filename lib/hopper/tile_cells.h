@@ -26,16 +26,21 @@ constexpr int kCountShift = 8;
 static_assert(gpu::kHubTaps <= 1 << kCountShift, "no cell is taken for an empty one");
 constexpr uint32_t kNone = 0xffffffff;  // in the place of a slot
 
-// Over the warp.
+// Over the warp, in the absence of an instruction for it.
+template <typename Fold>
+KNNCONV_DEVICE int FoldWarp(int value, const Fold& fold) {
+  const int lane = threadIdx.x % gpu::kGroupLanes;
+  for (int step = gpu::kGroupLanes / 2; step > 0; step /= 2) {
+    value = fold(value, gpu::GroupShuffle(value, lane ^ step, gpu::kGroupLanes));
+  }
+  return value;
+}
+
 KNNCONV_DEVICE int WarpSum(int value) {
 #if defined(__CUDA_ARCH__)
   return __reduce_add_sync(~0u, value);
 #else
-  const int lane = threadIdx.x % gpu::kGroupLanes;
-  for (int step = gpu::kGroupLanes / 2; step > 0; step /= 2) {
-    value += gpu::GroupShuffle(value, lane ^ step, gpu::kGroupLanes);
-  }
-  return value;
+  return FoldWarp(value, [](int a, int b) { return a + b; });
 #endif
 }
 
@@ -43,11 +48,7 @@ KNNCONV_DEVICE int WarpMax(int value) {
 #if defined(__CUDA_ARCH__)
   return __reduce_max_sync(~0u, value);
 #else
-  const int lane = threadIdx.x % gpu::kGroupLanes;
-  for (int step = gpu::kGroupLanes / 2; step > 0; step /= 2) {
-    value = max(value, gpu::GroupShuffle(value, lane ^ step, gpu::kGroupLanes));
-  }
-  return value;
+  return FoldWarp(value, [](int a, int b) { return max(a, b); });
 #endif
 }
 
